@@ -1,0 +1,175 @@
+"""The runs in progress: starts each in a free device slot, collects what it showed, stores that first."""
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bisector import environment
+from bisector.declared import read_declared
+from bisector.errors import InfraError
+from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
+from bisector.runner import Job, KilledError, Running
+from bisector.session import Session
+from bisector.slots import Slots
+
+POLL = 0.01  # seconds between looks at running children
+KILLS_UNTIL_CRASH = 3  # a training killed so often is taken to need more memory than there is
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A run to make: a config at a commit, for a hunt or (None) for a single question.
+
+    Two orders are the same if hunt, commit, role and the config's name are.
+    """
+
+    hunt: str | None
+    sha: str
+    role: Role
+    name: str = field(init=False)
+    config: Config = field(compare=False)
+    environment: Environment = field(compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.config.name)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A run in progress, the slots it holds and when it began (seconds since the epoch)."""
+
+    order: Order
+    running: Running
+    slots: list[str]
+    began: float
+
+
+class Bench:
+    """Makes runs, several side by side. `say` is told what a person should know."""
+
+    def __init__(self, session: Session, say: Callable[[str], None]) -> None:
+        self._session, self._say = session, say
+        self._slots = Slots(_slot_names(session))
+        self._checkouts = session.state / "checkouts" / session.owner
+        self._scratch = session.state / "scratch" / session.owner
+        self._refused: list[tuple[Order, Run]] = []
+        self.in_flight: list[InFlight] = []
+
+    def __enter__(self) -> "Bench":
+        self._session.store  # noqa: B018 - sweeps what killed processes left
+        for folder in (self._checkouts, self._scratch):
+            folder.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what runs; nothing of it is observed."""
+        for flight in self.in_flight:
+            flight.running.cancel()
+            self._slots.give(flight.slots)
+        self.in_flight.clear()
+        for folder in (self._checkouts, self._scratch):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def start(self, order: Order) -> bool:
+        """Start a run; False: no slot is free, try again later."""
+        slots = self._slots.take(order.config.num_processes)
+        if slots is None:
+            return False
+        try:
+            flight = self._launch(order, slots)
+        except BaseException:
+            self._slots.give(slots)
+            raise
+        if flight:
+            self.in_flight.append(flight)
+        else:
+            self._slots.give(slots)
+        return True
+
+    def collect(self) -> list[tuple[Order, Run]]:
+        """Return the runs that ended since the last call, stored already, with what ordered them."""
+        ended, self._refused = self._refused, []
+        for flight in list(self.in_flight):
+            try:
+                result = flight.running.poll()
+            except KilledError as error:
+                result = self._after_kill(flight, error)
+            else:
+                if result is None:
+                    continue
+            self.in_flight.remove(flight)
+            self._slots.give(flight.slots)
+            shutil.rmtree(flight.running.job.scratch, ignore_errors=True)
+            if result:
+                name = flight.running.job.run
+                run = self._store(flight.order, name, flight.began, result)
+                ended.append((flight.order, run))
+        return ended
+
+    def _launch(self, order: Order, slots: list[str]) -> InFlight | None:
+        """Return the run in progress, or None where the commit cannot be set up here."""
+        checkout = self._checkouts / order.sha
+        if not checkout.exists():
+            self._session.repository.checkout(order.sha, checkout)
+        declared = read_declared(checkout)
+        name, config = f"r{uuid.uuid4().hex[:10]}", order.config
+        lack = ""
+        if config.method:
+            lack = environment.find_unsatisfied(
+                declared.requirements, declared.requires_python, order.environment
+            )
+        elif config.script and not (checkout / config.script).is_file():
+            lack = f"the commit has no file {config.script}"
+        if lack:
+            result = RunResult(Status.SETUP_FAILED, reason=lack)
+            self._refused.append((order, self._store(order, name, time.time(), result)))
+            return None
+        gpus = [slot.removeprefix("cuda") for slot in slots if slot.startswith("cuda")]
+        job = Job(
+            run=name,
+            config=config,
+            checkout=checkout,
+            declared=declared,
+            scratch=self._scratch / name,
+            log=self._session.state / "logs" / f"{name}.log",
+            hub=self._session.state / "hub",
+            assets=self._session.assets,
+            python=self._session.python,
+            devices=",".join(gpus),
+            timeout=self._session.settings.train.timeout,
+            owner=self._session.owner,
+        )
+        return InFlight(order, Running(job), slots, time.time())
+
+    def _after_kill(self, flight: InFlight, error: KilledError) -> RunResult | None:
+        order, store = flight.order, self._session.store
+        store.add_incident(flight.running.job.run, order.hunt, order.sha, error.problem)
+        if store.count_incidents(order.hunt, order.sha) < KILLS_UNTIL_CRASH:
+            self._say(f"{order.sha[:10]}: {error.problem} {error.remedy}")
+            return None
+        message = f"killed from outside {KILLS_UNTIL_CRASH} times, perhaps for memory"
+        crash = Crash("Killed", "", message)
+        return RunResult(Status.CRASHED, (), crash, message, time.time() - flight.began)
+
+    def _store(self, order: Order, name: str, began: float, result: RunResult) -> Run:
+        if result.crash and result.crash.type == "OutOfMemoryError" and self._is_crowded():
+            raise InfraError(
+                f"{order.sha[:10]} ran out of GPU memory while another process used the GPU.",
+                "Wait until the GPU is free; run it again.",
+            )
+        run = Run(name, order.hunt, order.sha, order.role, result, began, order.environment.id)
+        self._session.store.add_run(
+            run, config=order.config.digest, name=order.config.name, environment=order.environment
+        )
+        return run
+
+    def _is_crowded(self) -> bool:
+        return bool(self._session.suite_gpus) and environment.is_device_shared([])
+
+
+def _slot_names(session: Session) -> list[str]:
+    """Return the device slots that runs of this session may take."""
+    gpus = session.suite_gpus
+    return [f"cuda{gpu.index}" for gpu in gpus] or [f"cpu{n}" for n in range(session.jobs)]

@@ -1,0 +1,264 @@
+"""The commands: parse, call, print, exit code. Errors people can cause end in two lines, never a traceback."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from bisector import comparing, demonstrating, doctoring, hunting, looking, plan, probing, report
+from bisector.errors import BisectorError, InfraError
+from bisector.model import Outcome, Verdict
+from bisector.progress import TerminalProgress
+from bisector.session import HuntOptions, Options, Session
+
+OK, USER_ERROR, UNDECIDED, INFRA, INTERRUPTED = 0, 1, 3, 4, 130
+BAD, SKIP = 1, 125  # of probe, for `git bisect run`
+
+
+class ShowFormat(StrEnum):
+    """How `show` prints."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+app = typer.Typer(
+    help="Find the commit that moved a training trajectory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Repo = Annotated[str, typer.Option("--repo", help="Repository: a path or a URL.")]
+SuiteName = Annotated[str, typer.Option("--suite", help="h100, tiny, or a suite file.")]
+ConfigNames = Annotated[list[str] | None, typer.Option("--config", help="A config; may repeat.")]
+State = Annotated[str, typer.Option("--state", help="Where everything is kept. [state]")]
+SettingsFile = Annotated[str, typer.Option("--settings", help="The settings file.")]
+Python = Annotated[str, typer.Option("--python", help="The training interpreter.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Name every run.")]
+
+
+def out() -> Console:
+    """Return the console that people's output goes to."""
+    return Console(highlight=False)
+
+
+@app.command()
+def hunt(
+    good: str,
+    bad: str,
+    repo: Repo = "",
+    suite: SuiteName = "",
+    config: ConfigNames = None,
+    state: State = "",
+    settings: SettingsFile = "",
+    python: Python = "",
+    exact: Annotated[bool, typer.Option("--exact", help="Hunt every bit.")] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Always run to full length.")
+    ] = False,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", help="Never test it; may repeat.")
+    ] = None,
+    max_runs: Annotated[
+        int | None, typer.Option("--max-runs", help="Stop after so many runs.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Hunt afresh.")] = False,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Find what moved a trajectory between two commits."""
+    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python))
+    options = HuntOptions(exact, thorough, tuple(skip or ()), max_runs, again)
+    question = hunting.Question(good, bad, options)
+    with TerminalProgress(is_verbose=verbose) as progress:
+        reports = hunting.hunt(session, question, progress, lambda cases: _expect(progress, cases))
+    if as_json:
+        _print_json(report.to_json(reports))
+    else:
+        for found in reports:
+            show_lines(report.lines(found))
+    raise typer.Exit(hunt_exit_code([found.conclusion.outcome for found in reports]))
+
+
+def _expect(progress: TerminalProgress, cases: Sequence[plan.Case]) -> None:
+    for case in cases:
+        commits = len(case.commits) - 1
+        stored = f", {len(case.runs)} stored" if case.runs else ""
+        progress.said(
+            f"{case.hunt.config.name}: {commits} commits, at most about "
+            f"{plan.expected_runs(commits)} runs if the ends differ and nothing is skipped{stored}"
+        )
+
+
+@app.command()
+def probe(
+    commit: str,
+    against: Annotated[str, typer.Option("--against", help="A commit, or a trajectory file.")] = "",
+    repo: Repo = "",
+    suite: SuiteName = "",
+    config: ConfigNames = None,
+    state: State = "",
+    settings: SettingsFile = "",
+    python: Python = "",
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train at one commit and compare; exits 0 good, 1 bad, 125 skip, 128 and more for all else."""
+    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python))
+    with TerminalProgress(is_verbose=verbose) as progress:
+        findings = probing.probe(session, commit, against, progress)
+    if as_json:
+        _print_json(
+            {"schema": report.SCHEMA, "probes": [probing.finding_json(f) for f in findings]}
+        )
+    else:
+        for finding in findings:
+            show_lines(probing.finding_lines(finding))
+    verdicts = {finding.verdict for finding in findings}
+    worst = next(v for v in (Verdict.BAD, Verdict.SKIP, Verdict.GOOD) if v in verdicts)
+    raise typer.Exit({Verdict.GOOD: OK, Verdict.BAD: BAD, Verdict.SKIP: SKIP}[worst])
+
+
+@app.command()
+def record(
+    commit: str,
+    classes: Annotated[list[str] | None, typer.Argument(metavar="[CLASS]...")] = None,
+    output: Annotated[str, typer.Option("-o", "--output", help="[state/references/SUITE]")] = "",
+    repo: Repo = "",
+    suite: SuiteName = "",
+    state: State = "",
+    settings: SettingsFile = "",
+    python: Python = "",
+    verbose: Verbose = False,
+) -> None:
+    """Record references of a commit on this machine."""
+    session = Session(Options(repo, suite, (), state, settings, python))
+    folder = Path(output) if output else probing.own_references(session)
+    with TerminalProgress(is_verbose=verbose) as progress:
+        written = probing.record(session, commit, classes or [], folder, progress)
+    for path in written:
+        print(path)
+
+
+@app.command()
+def compare(
+    a: Path,
+    b: Path,
+    class_name: Annotated[str, typer.Option("--class", help="Whose tolerances to use.")] = "",
+    suite: SuiteName = "",
+    as_json: AsJson = False,
+) -> None:
+    """Compare two trajectory files, and their environments; exits 3 if they differ."""
+    comparison = comparing.compare_files(a, b, class_name, suite)
+    if as_json:
+        _print_json(comparing.to_json(comparison))
+    else:
+        comparing.show(comparison, out())
+    raise typer.Exit(UNDECIDED if comparison.deviations else OK)
+
+
+@app.command()
+def show(
+    id_: Annotated[str, typer.Argument(metavar="ID", help="A hunt or a run; a beginning will do.")],
+    form: Annotated[ShowFormat, typer.Option("--format")] = ShowFormat.TEXT,
+    state: State = "",
+    settings: SettingsFile = "",
+) -> None:
+    """Show one hunt or run, whole."""
+    shown = looking.find(Session(Options(state=state, settings=settings)), id_)
+    if form is ShowFormat.JSON:
+        _print_json(looking.to_json(shown))
+    elif form is ShowFormat.MARKDOWN:
+        print(looking.to_markdown(shown))
+    else:
+        looking.show(shown, out())
+
+
+@app.command()
+def status(state: State = "", settings: SettingsFile = "", as_json: AsJson = False) -> None:
+    """Show the last hunts and runs."""
+    session = Session(Options(state=state, settings=settings))
+    hunts, runs = session.store.recent_hunts(10), session.store.recent_runs(20)
+    if as_json:
+        _print_json(looking.status_json(hunts, runs))
+    else:
+        looking.show_status(hunts, runs, out())
+
+
+@app.command()
+def doctor(
+    repo: Repo = "",
+    suite: SuiteName = "",
+    state: State = "",
+    settings: SettingsFile = "",
+    python: Python = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check what training needs, and say what to fix."""
+    session = Session(Options(repo, suite, (), state, settings, python))
+    checks = doctoring.examine(session)
+    if as_json:
+        _print_json({"schema": report.SCHEMA, "checks": [asdict(check) for check in checks]})
+    else:
+        doctoring.show(checks, out())
+    raise typer.Exit(OK if all(check.is_well for check in checks) else USER_ERROR)
+
+
+@app.command()
+def demo(state: State = "", python: Python = "") -> None:
+    """Hunt a planted regression in a small history of the installed trl."""
+    session = Session(Options(state=state, python=python))
+    with TerminalProgress(is_verbose=True) as progress:
+        shown = demonstrating.run(session, progress)
+    show_lines(shown.lines)
+    raise typer.Exit(OK if shown.is_right else USER_ERROR)
+
+
+def hunt_exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Return the exit code for a hunt's outcomes, one a config."""
+    if Outcome.INFRA in outcomes:
+        return INFRA
+    if Outcome.INTERRUPTED in outcomes:
+        return INTERRUPTED
+    return OK if Outcome.CULPRIT in outcomes else UNDECIDED
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def show_lines(lines: Sequence[tuple[str, str]]) -> None:
+    """Print (label, text) lines."""
+    out().print(report.as_table(lines))
+
+
+def main(args: Sequence[str]) -> tuple[int, bool]:
+    """Run a command; return its exit code, and whether that is the command's own answer."""
+    try:
+        app(list(args), prog_name="bisector")
+    except SystemExit as end:
+        return int(end.code or 0), True
+    except probing.InterruptedRunError:
+        return INTERRUPTED, False
+    except InfraError as error:
+        return _complain(error, INFRA), False
+    except BisectorError as error:
+        return _complain(error, USER_ERROR), False
+    return OK, True
+
+
+def _complain(error: BisectorError, code: int) -> int:
+    console = Console(stderr=True, highlight=False)
+    for line in (error.problem, error.remedy):
+        console.print(Text(report.printable(line)), soft_wrap=True)
+    return code

@@ -1,0 +1,83 @@
+"""The tick: ask the core what is next, do it through one effect, store it; and the loop around it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from bisector import plan
+from bisector.bench import POLL, Bench, InFlight, Order
+from bisector.model import Conclusion, Outcome, Run
+from bisector.plan import Case, Conclude, Start
+from bisector.session import Session
+
+
+class Progress(Protocol):
+    """Where a loop says what it does."""
+
+    def finished(self, run: Run, config: str) -> None:
+        """Hear of a run that ended."""
+
+    def said(self, text: str) -> None:
+        """Hear something that a person should know."""
+
+    def tick(self, running: list[InFlight], cases: list[Case]) -> None:
+        """Hear what runs now."""
+
+
+class Loop:
+    """Drives hunts to their ends; what is stored after each run is all that it needs to go on."""
+
+    def __init__(self, session: Session, bench: Bench, progress: Progress) -> None:
+        self._session, self._bench, self._progress = session, bench, progress
+        self._cases: dict[str, Case] = {}
+        self.conclusions: dict[str, Conclusion] = {}
+
+    def run(self, cases: list[Case], is_stopped: Callable[[], bool]) -> None:
+        """Tick until every case is concluded or `is_stopped` says so; InfraError leaves all as it was."""
+        self._cases = {case.hunt.id: case for case in cases}
+        while self._cases and not is_stopped():
+            if not self.tick():
+                time.sleep(POLL)
+
+    def tick(self) -> bool:
+        """Collect what has ended, then do what is next; say whether anything happened."""
+        ended = self._bench.collect()
+        for order, run in ended:
+            self._take(order, run)
+        cases = list(self._cases.values())
+        actions = plan.next_actions(
+            cases, [_start(flight.order) for flight in self._bench.in_flight]
+        )
+        done = [self._do(action) for action in actions]
+        self._progress.tick(self._bench.in_flight, cases)
+        return bool(ended) or any(done)
+
+    def _take(self, order: Order, run: Run) -> None:
+        assert order.hunt
+        case = self._cases[order.hunt]
+        runs = sorted((*case.runs, run), key=lambda run: (run.started, run.id))
+        self._cases[order.hunt] = replace(case, runs=tuple(runs))
+        self._progress.finished(run, order.config.name)
+
+    def _do(self, action: Start | Conclude) -> bool:
+        if isinstance(action, Start):
+            hunt = self._cases[action.hunt].hunt
+            return self._bench.start(
+                Order(hunt.id, action.sha, action.role, hunt.config, hunt.environment)
+            )
+        self._session.store.conclude(action.hunt, action.conclusion)
+        self.conclusions[action.hunt] = action.conclusion
+        del self._cases[action.hunt]
+        return True
+
+
+def _start(order: Order) -> Start:
+    assert order.hunt
+    return Start(order.hunt, order.sha, order.role)
+
+
+def interrupted() -> Conclusion:
+    """Return what stands for an answer while there is none."""
+    reason = "interrupted; the same command goes on where it stopped"
+    return Conclusion(Outcome.INTERRUPTED, reason)

@@ -1,0 +1,129 @@
+"""`demo`: a small history of the installed trl with one planted regression, and the hunt for it."""
+
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bisector import hunting, report
+from bisector.daemon import Progress
+from bisector.errors import BisectorError
+from bisector.session import HuntOptions, Options, Session
+
+CONFIG = "sft_default"
+IDENTITY = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (
+        ("NAME", "bisector demo"),
+        ("EMAIL", "demo@localhost"),
+        ("DATE", "@0 +0000"),
+    )
+}
+
+# What each commit appends, and where. The regression is the kind that no unit test fails for.
+HARMLESS = ("README.md", "One more line of documentation.\n")
+COMMENT = ("trl/trainer/sft_trainer.py", "\n# A comment that changes nothing.\n")
+BROKEN = ("trl/__init__.py", "\nimport a_module_that_does_not_exist\n")
+MENDED = ("trl/__init__.py", None)
+SCALED = (
+    "trl/trainer/sft_trainer.py",
+    """
+
+def _scaled(compute_loss):
+    def compute_loss_scaled(self, model, inputs, return_outputs=False, **kwargs):
+        found = compute_loss(self, model, inputs, return_outputs=return_outputs, **kwargs)
+        return (found[0] * 1.002, *found[1:]) if return_outputs else found * 1.002
+
+    return compute_loss_scaled
+
+
+SFTTrainer.compute_loss = _scaled(SFTTrainer.compute_loss)
+""",
+)
+HISTORY = (
+    ("Document the trainer", HARMLESS),
+    ("Import a helper that was never added", BROKEN),
+    ("Remove the import again", MENDED),
+    ("Scale the loss in one more place", SCALED),
+    ("Explain a line", COMMENT),
+)
+PLANTED = 4  # position in the history of SCALED, the first commit being 0
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What the demo printed, and whether the planted commit was found."""
+
+    lines: list[tuple[str, str]]
+    is_right: bool
+
+
+def run(session: Session, progress: Progress) -> Demonstration:
+    """Make the history, hunt in it, and say whether the answer is right and what it cost."""
+    began = time.monotonic()
+    repository = session.state / "demo"
+    shas = make_history(repository, Path(str(session.described["trl"])), session)
+    progress.said(
+        f"a history of {len(shas)} commits in {repository}; {shas[PLANTED][:10]} scales the loss by 1.002"
+    )
+    inside = Session(
+        Options(
+            repo=str(repository),
+            suite="tiny",
+            configs=(CONFIG,),
+            state=str(session.state),
+            python=session.options.python,
+        )
+    )
+    question = hunting.Question(shas[0], shas[-1], HuntOptions(again=True))
+    (found,) = hunting.hunt(inside, question, progress, lambda cases: None)
+    culprit = found.conclusion.culprit
+    is_right = culprit is not None and culprit.sha == shas[PLANTED]
+    answer = "right: the planted commit" if is_right else f"WRONG: planted was {shas[PLANTED][:10]}"
+    seconds = time.monotonic() - began
+    lines = [*report.lines(found), ("answer", answer), ("took", report.duration(seconds))]
+    return Demonstration(lines, is_right)
+
+
+def make_history(repository: Path, trl: Path, session: Session) -> list[str]:
+    """Make the demo's repository from an installed trl; return its commits, oldest first."""
+    if not (trl / "__init__.py").exists():
+        raise BisectorError(
+            f"{session.python} has no trl installed.",
+            "Install trl there, or name another --python.",
+        )
+    shutil.rmtree(repository, ignore_errors=True)
+    shutil.copytree(trl, repository / "trl", ignore=shutil.ignore_patterns("__pycache__"))
+    version = session.described["packages"]["trl"]
+    (repository / "README.md").write_text("A history for trying bisector.\n")
+    (repository / "pyproject.toml").write_text(
+        f'[project]\nname = "trl"\nversion = "{version}"\n\n[project.scripts]\ntrl = "trl.cli:main"\n'
+    )
+    _git(repository, "init", "--quiet", "--initial-branch=main")
+    shas = [_commit(repository, f"trl {version} as it is installed")]
+    original = (repository / "trl" / "__init__.py").read_text()
+    for subject, (name, text) in HISTORY:
+        path = repository / name
+        path.write_text(original if text is None else path.read_text() + text)
+        shas.append(_commit(repository, subject))
+    return shas
+
+
+def _commit(repository: Path, subject: str) -> str:
+    _git(repository, "add", "--all")
+    _git(repository, "commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", subject)
+    return _git(repository, "rev-parse", "HEAD")
+
+
+def _git(repository: Path, *args: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(repository), *args],
+        env={**os.environ, **IDENTITY, "GIT_CONFIG_GLOBAL": os.devnull},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()

@@ -1,0 +1,19 @@
+"""The exceptions of bisector; what the code under test did is a value, never one of these.
+
+Exception
+├── BisectorError    a mistake people can mend           → exit 1
+└── InfraError       nothing was observed, try again     → exit 4
+"""
+
+
+class BisectorError(Exception):
+    """Something its reader can mend: `problem` says what is wrong, `remedy` what to do next."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}\n{remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class InfraError(BisectorError):
+    """The machine failed, not the commit: no observation was made, and state is as it was."""

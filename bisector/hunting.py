@@ -1,0 +1,193 @@
+"""`hunt` from the question to the reports: ranges, identity, the loop, the words of what was found."""
+
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+from bisector import environment
+from bisector.bench import Bench
+from bisector.daemon import Loop, Progress, interrupted
+from bisector.declared import read_declared
+from bisector.errors import BisectorError, InfraError
+from bisector.model import MIN_RUNS, Conclusion, Hunt, Outcome
+from bisector.plan import Case, next_step
+from bisector.repo import Repository
+from bisector.report import Report
+from bisector.session import HuntOptions, Session, ask
+from bisector.slots import Lock
+
+
+class Stop:
+    """Set by SIGINT, SIGTERM or SIGHUP; asked between ticks."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    @contextmanager
+    def listening(self) -> Iterator["Stop"]:
+        """Take the signals for a while."""
+
+        def set_stop(number: int, frame: FrameType | None) -> None:
+            self.is_set = True
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, set_stop) for number in numbers}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `hunt` was asked: two commits as given, and its options."""
+
+    good: str
+    bad: str
+    options: HuntOptions
+
+
+def hunt(
+    session: Session, question: Question, progress: Progress, expect: Callable[[list[Case]], None]
+) -> list[Report]:
+    """Return a report for each config; `expect` is told the cases before anything runs."""
+    options = question.options
+    if options.max_runs is not None and options.max_runs < MIN_RUNS:
+        raise BisectorError(
+            f"--max-runs {options.max_runs} is too few: both ends run twice.",
+            f"Allow at least {MIN_RUNS}.",
+        )
+    commits, skip = _resolve(session, question)
+    cases = [
+        _open_case(session, config_hunt, commits, options)
+        for config_hunt in _hunts(session, commits, replace_skip(options, skip))
+    ]
+    expect(cases)
+    conclusions = _pursue(session, cases, progress)
+    return [report_of(session, case.hunt, conclusions[case.hunt.id]) for case in cases]
+
+
+def replace_skip(options: HuntOptions, skip: Sequence[str]) -> HuntOptions:
+    """Return the options with the skipped commits resolved."""
+    return replace(options, skip=tuple(skip))
+
+
+def _resolve(session: Session, question: Question) -> tuple[tuple[str, ...], list[str]]:
+    repository = session.repository
+    good, bad = repository.resolve(question.good), repository.resolve(question.bad)
+    commits = tuple(repository.first_parents(good, bad))
+    skip = [repository.resolve(revision) for revision in question.options.skip]
+    for sha in skip:
+        if sha not in commits[1:-1]:
+            raise BisectorError(
+                f"--skip {sha[:10]} is not between good and bad.",
+                "Skip only commits inside the range.",
+            )
+    return commits, skip
+
+
+def _hunts(
+    session: Session, commits: Sequence[str], options: HuntOptions
+) -> list[tuple[Hunt, str]]:
+    return [ask(session, config, commits, options) for config in session.configs()]
+
+
+def _open_case(
+    session: Session, asked: tuple[Hunt, str], commits: tuple[str, ...], options: HuntOptions
+) -> Case:
+    found, question = asked
+    session.store.add_hunt(found, question)
+    return Case(found, commits, session.store.runs_of(found.id), options.max_runs)
+
+
+def _pursue(session: Session, cases: list[Case], progress: Progress) -> dict[str, Conclusion]:
+    """Run the hunts that have no answer yet; another process that runs one is waited for."""
+    store = session.store
+    with Stop().listening() as stop, ExitStack() as held:
+        for case in cases:
+            lock = held.enter_context(Lock(session.state / "locks" / f"{case.hunt.id}.lock"))
+            if not _wait_for(
+                lock, stop, lambda: progress.said("another process runs this hunt; following it")
+            ):
+                break
+        cases = [replace(case, runs=store.runs_of(case.hunt.id)) for case in cases]
+        conclusions = {case.hunt.id: stored for case in cases if (stored := _answer(session, case))}
+        left = [case for case in cases if case.hunt.id not in conclusions]
+        missing = interrupted()
+        with Bench(session, progress.said) as bench:
+            loop = Loop(session, bench, progress)
+            try:
+                loop.run(left, lambda: stop.is_set)
+            except InfraError as error:
+                missing = Conclusion(Outcome.INFRA, f"{error.problem} {error.remedy}")
+            conclusions |= loop.conclusions
+        return {case.hunt.id: conclusions.get(case.hunt.id, missing) for case in cases}
+
+
+def _wait_for(lock: Lock, stop: Stop, say: Callable[[], None]) -> bool:
+    if lock.acquire():
+        return True
+    say()
+    while not stop.is_set:
+        if lock.acquire():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def _answer(session: Session, case: Case) -> Conclusion | None:
+    """Return the stored answer, unless a larger budget lets the hunt go on."""
+    stored = session.store.hunt(case.hunt.id)
+    conclusion = stored[1] if stored else None
+    if conclusion and conclusion.outcome is Outcome.BUDGET and isinstance(next_step(case), list):
+        session.store.reopen(case.hunt.id)
+        return None
+    return conclusion
+
+
+def report_of(session: Session, found: Hunt, conclusion: Conclusion) -> Report:
+    """Return the report of a hunt that is stored; its repository may be gone by now."""
+    repository = Repository(found.repository, session.state)
+    changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
+    try:
+        words = {c.sha: repository.describe(c.sha) for c in changes if c}
+        advice = _advise(session, repository, found, conclusion)
+    except BisectorError:
+        words, advice = {}, ()
+    return Report(found, conclusion, session.store.runs_of(found.id), words, advice)
+
+
+def _advise(
+    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
+) -> tuple[str, ...]:
+    """Return what would make commits train that do not train here."""
+    if conclusion.outcome is not Outcome.ENVIRONMENT:
+        return ()
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = Path(folder) / "checkout"
+        repository.checkout(found.good, checkout)
+        declared = read_declared(checkout)
+    date = datetime.fromisoformat(repository.describe(found.good).date)
+    lines = []
+    if conclusion.crash and conclusion.crash.type in ("ImportError", "ModuleNotFoundError"):
+        lines.append(f"the failing import: {conclusion.crash.message}")
+    if declared.requirements:
+        lines.append(f"{found.good[:10]} asks for: {', '.join(declared.requirements)}")
+    names = [environment.requirement_name(text) for text in declared.requirements]
+    pins = environment.releases_before(date, [name for name in names if name])
+    if pins:
+        lines.append(f"the newest releases before {date:%Y-%m-%d}: {' '.join(pins)}")
+        lines.append("build an environment with those, and name its interpreter with --python")
+    else:
+        lines.append(
+            f"build an environment with releases from before {date:%Y-%m-%d} "
+            "(`uv pip install --exclude-newer`), and name its interpreter with --python"
+        )
+    return tuple(lines)

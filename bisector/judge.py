@@ -1,0 +1,174 @@
+"""Decides what the runs of one commit mean: the verdict table, and the rule that a hunt judges by.
+
+    | bad end  | completes   | same crash | other crash | hangs twice | setup failed |
+    |----------|-------------|------------|-------------|-------------|--------------|
+    | deviates | by the rule | –          | skip        | skip        | skip         |
+    | crashes  | good        | bad        | skip        | skip        | skip         |
+
+A bad end that hangs is a crash whose signature is the hang, so there a hang is the "same crash".
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bisector.compare import deviations, is_within, largest_differences
+from bisector.model import (
+    EXACT,
+    METRICS,
+    Crash,
+    Deviation,
+    RunResult,
+    Status,
+    Tolerances,
+    Trajectory,
+    Verdict,
+)
+
+HANG = Crash("Hang", "", "the run passed its time-out twice")
+SIGNAL_TO_NOISE = 4.0  # ends closer than this many times the noise are not told apart
+FRACTION_OF_ENDS = 0.25  # a limit is at most this part of the ends' difference
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What separates good from bad in one hunt: limits per metric, or a crash's signature."""
+
+    limits: Mapping[str, float]
+    crash: Crash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What the two ends showed: the trajectories to go by, and how far repeated runs differ."""
+
+    good: Trajectory
+    bad: Trajectory
+    noise: Mapping[str, float]
+
+
+def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool) -> Rule | None:
+    """Return the rule for ends that completed, or None where they cannot be told apart.
+
+    A metric drives the hunt where the ends deviate in it by at least four times its noise. Its limit is
+    the step tolerance or a quarter of the ends' largest difference, whichever is smaller, so that a
+    small first change is not swallowed by a larger later one; never below the noise. For the other
+    metrics the tolerance is the limit, and `exact` makes every limit the noise alone.
+    """
+    largest = largest_differences(ends.bad, ends.good)
+    drivers = {
+        metric
+        for metric in deviating_metrics(ends, EXACT if exact else tolerances)
+        if largest[metric] > 0 and largest[metric] >= SIGNAL_TO_NOISE * ends.noise[metric]
+    }
+    if not drivers:
+        return None
+    wanted = {
+        metric: 0.0
+        if exact
+        else min(tolerances.step[metric], largest[metric] * FRACTION_OF_ENDS)
+        if metric in drivers
+        else tolerances.step[metric]
+        for metric in METRICS
+    }
+    return Rule({metric: max(wanted[metric], ends.noise[metric]) for metric in METRICS})
+
+
+def deviating_metrics(ends: Ends, tolerances: Tolerances) -> set[str]:
+    """Return the metrics in which the bad end leaves the good one; both where the steps differ."""
+    found: set[str] = set()
+    for deviation in end_deviations(ends, tolerances):
+        found |= {deviation.metric} if deviation.metric else set(METRICS)
+    return found
+
+
+def end_deviations(ends: Ends, tolerances: Tolerances) -> list[Deviation]:
+    """Return the bad end's deviations; a value that is non-finite in the same way at both is none."""
+    largest = largest_differences(ends.bad, ends.good)
+    return [
+        deviation
+        for deviation in deviations(ends.bad, ends.good, tolerances)
+        if deviation.metric is None or largest[deviation.metric] > 0
+    ]
+
+
+def judge(results: Sequence[RunResult], anchor: Trajectory, rule: Rule) -> Verdict | None:
+    """Return the verdict on a commit from its runs, oldest first; None: run it (once more).
+
+    `anchor` is the trajectory of the last change before the commit, at first the good end's.
+    """
+    hangs = 0
+    for result in results:
+        if result.status is Status.TIMED_OUT:
+            hangs += 1
+            continue
+        return _judge_one(result, anchor, rule)
+    if hangs < 2:
+        return None
+    return Verdict.BAD if rule.crash == HANG else Verdict.SKIP
+
+
+def _judge_one(result: RunResult, anchor: Trajectory, rule: Rule) -> Verdict:
+    match result.status:
+        case Status.COMPLETED | Status.STOPPED_EARLY:
+            if rule.crash or is_within(result.trajectory, anchor, rule.limits):
+                return Verdict.GOOD
+            return Verdict.BAD
+        case Status.CRASHED if rule.crash and result.crash:
+            same = result.crash.signature == rule.crash.signature
+            return Verdict.BAD if same else Verdict.SKIP
+        case _:
+            return Verdict.SKIP
+
+
+def skip_reason(results: Sequence[RunResult]) -> str:
+    """Return in a few words why a commit could not be judged."""
+    last = results[-1]
+    if last.status is Status.TIMED_OUT:
+        return "hangs: passed its time-out twice"
+    if last.crash:
+        return f"{last.crash.type}: {last.crash.message}"
+    return last.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Unstable:
+    """An end that did two different things; `reason` says which."""
+
+    reason: str
+
+
+def read_end(
+    results: Sequence[RunResult],
+) -> list[Trajectory] | Crash | RunResult | Unstable | None:
+    """Return what one end does: the trajectories of its runs, its crash, the result that says why it
+    could not be set up, or that it is unstable; None: run it (once more)."""
+    settled = [result for result in results if result.status is not Status.TIMED_OUT]
+    hangs = len(results) - len(settled)
+    if any(result.status is Status.SETUP_FAILED for result in settled):
+        return next(r for r in settled if r.status is Status.SETUP_FAILED)
+    if hangs >= 2:
+        return HANG if not settled else Unstable("hung in two runs and ended in another")
+    if len(settled) < 2:
+        return None
+    crashes = {result.crash.signature: result.crash for result in settled if result.crash}
+    trajectories = [result.trajectory for result in settled if result.crash is None]
+    if crashes and trajectories:
+        return Unstable(f"completed in one run and crashed in another ({_places(crashes)})")
+    if len(crashes) > 1:
+        return Unstable(f"crashed in different ways ({_places(crashes)})")
+    return trajectories or next(iter(crashes.values()))
+
+
+def _places(crashes: Mapping[tuple[str, str], Crash]) -> str:
+    return ", ".join(f"{c.type} in {c.place or 'no checkout frame'}" for c in crashes.values())
+
+
+def measure_noise(*repeats: Sequence[Trajectory]) -> dict[str, float]:
+    """Return each metric's largest difference between runs of one commit, over all given commits."""
+    noise = dict.fromkeys(METRICS, 0.0)
+    for trajectories in repeats:
+        for index, one in enumerate(trajectories):
+            for other in trajectories[index + 1 :]:
+                found = largest_differences(one, other)
+                noise = {metric: max(noise[metric], found[metric]) for metric in METRICS}
+    return noise

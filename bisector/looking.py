@@ -1,0 +1,200 @@
+"""`show` and `status`: what is stored of hunts and runs, as text, Markdown or JSON."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bisector import report
+from bisector.daemon import interrupted
+from bisector.errors import BisectorError
+from bisector.hunting import report_of
+from bisector.model import Conclusion, Environment, Hunt, Run
+from bisector.report import Report
+from bisector.series import plain
+from bisector.session import Session
+
+StoredRun = tuple[Run, str, Environment]
+Recent = Sequence[tuple[Hunt, Conclusion | None, float]]
+
+
+def find(session: Session, prefix: str) -> Report | StoredRun:
+    """Return the one hunt or run whose id begins so."""
+    hunt = session.store.hunt(prefix)
+    if hunt:
+        return report_of(session, hunt[0], hunt[1] or interrupted())
+    run = session.store.run(prefix)
+    if run is None:
+        raise BisectorError(
+            f"No single hunt or run has an id that begins with {prefix!r}.",
+            "`bisector status` lists the last ones.",
+        )
+    return run
+
+
+def show(shown: Report | StoredRun, console: Console) -> None:
+    """Print a hunt with its probes, or a run with its steps."""
+    if isinstance(shown, Report):
+        console.print(report.as_table(report.lines(shown)))
+        console.print(_probe_table(shown))
+    else:
+        console.print(report.as_table(_run_lines(shown)))
+        console.print(_step_table(shown[0]))
+        if shown[0].result.log_tail and shown[0].result.crash:
+            console.print(Text("last lines of the log:", style="dim"))
+            for line in shown[0].result.log_tail.splitlines():
+                console.print(Text(report.printable(line)), soft_wrap=True)
+
+
+def _probe_table(shown: Report) -> Table:
+    table = Table(
+        "commit", "role", "verdict", "status", "steps", "s", "run", box=None, padding=(0, 2, 0, 0)
+    )
+    for run in shown.runs:
+        verdict = report.probe_verdict(shown, run) or ""
+        result = run.result
+        table.add_row(
+            run.sha[:10],
+            run.role,
+            verdict,
+            result.status,
+            str(len(result.trajectory)),
+            f"{result.seconds:.1f}",
+            run.id,
+        )
+    return table
+
+
+def _run_lines(stored: StoredRun) -> list[tuple[str, str]]:
+    run, config, environment = stored
+    result = run.result
+    lines = [("", f"{config} at {run.sha[:10]}: {result.status}")]
+    if result.reason:
+        lines.append(("why", report.printable(result.reason)))
+    lines.append(("role", run.role))
+    lines.append(
+        ("started", datetime.fromtimestamp(run.started, UTC).isoformat(timespec="seconds"))
+    )
+    lines.append(("cost", f"{len(result.trajectory)} steps, {report.duration(result.seconds)}"))
+    lines.append(("with", report.describe_environment(environment)))
+    if run.hunt:
+        lines.append(("hunt", run.hunt))
+    return lines
+
+
+def _step_table(run: Run) -> Table:
+    table = Table("step", "loss", "grad_norm", "num_tokens", box=None, padding=(0, 2, 0, 0))
+    for step in run.result.trajectory:
+        tokens = "" if step.num_tokens is None else report.number(step.num_tokens)
+        table.add_row(
+            str(step.step), report.number(step.loss), report.number(step.grad_norm), tokens
+        )
+    return table
+
+
+def to_json(shown: Report | StoredRun) -> dict[str, Any]:
+    """Return a hunt as `hunt --json` prints it, or a run."""
+    if isinstance(shown, Report):
+        return report.to_json([shown])
+    run, config, environment = shown
+    result = run.result
+    return {
+        "schema": report.SCHEMA,
+        "run": run.id,
+        "hunt": run.hunt,
+        "config": config,
+        "sha": run.sha,
+        "role": run.role,
+        "status": result.status,
+        "reason": result.reason,
+        "crash": report.crash_json(result.crash),
+        "seconds": round(result.seconds, 3),
+        "started": datetime.fromtimestamp(run.started, UTC).isoformat(),
+        "steps": [
+            {
+                "step": step.step,
+                "loss": plain(step.loss),
+                "grad_norm": plain(step.grad_norm),
+                "num_tokens": plain(step.num_tokens),
+            }
+            for step in result.trajectory
+        ],
+        "log_tail": result.log_tail,
+        "environment": report.environment_json(environment),
+    }
+
+
+def to_markdown(shown: Report | StoredRun) -> str:
+    """Return the same as text to paste; everything from outside is escaped."""
+    lines = report.lines(shown) if isinstance(shown, Report) else _run_lines(shown)
+    (_, first), *rest = lines
+    body = [
+        f"- **{label}** {report.markdown(text)}" if label else f"  {report.markdown(text)}"
+        for label, text in rest
+    ]
+    return "\n".join([f"**{report.markdown(first)}**", "", *body])
+
+
+def show_status(hunts: Recent, runs: Sequence[tuple[Run, str]], console: Console) -> None:
+    """Print the last hunts and runs."""
+    if not hunts and not runs:
+        console.print("No hunts and no runs yet.")
+    for hunt, conclusion, created in hunts:
+        line = Text(f"{hunt.id}  {_ago(created):>9}  {hunt.config.name}  ")
+        line.append(f"{hunt.good[:8]}…{hunt.bad[:8]}  ")
+        line.append(conclusion.outcome if conclusion else "not finished", style="bold")
+        if conclusion and conclusion.culprit:
+            line.append(f" {conclusion.culprit.sha[:10]}")
+        console.print(line)
+    if runs:
+        table = Table(
+            "run", "config", "commit", "role", "status", "s", box=None, padding=(0, 2, 0, 0)
+        )
+        for run, config in runs:
+            table.add_row(
+                run.id,
+                config,
+                run.sha[:10],
+                run.role,
+                run.result.status,
+                f"{run.result.seconds:.1f}",
+            )
+        console.print(table)
+
+
+def status_json(hunts: Recent, runs: Sequence[tuple[Run, str]]) -> dict[str, Any]:
+    """Return the last hunts and runs as JSON."""
+    return {
+        "schema": report.SCHEMA,
+        "hunts": [
+            {
+                "hunt": hunt.id,
+                "config": hunt.config.name,
+                "good": hunt.good,
+                "bad": hunt.bad,
+                "outcome": conclusion.outcome if conclusion else None,
+                "culprit": conclusion.culprit.sha if conclusion and conclusion.culprit else None,
+                "created": datetime.fromtimestamp(created, UTC).isoformat(),
+            }
+            for hunt, conclusion, created in hunts
+        ],
+        "runs": [
+            {
+                "run": run.id,
+                "config": config,
+                "sha": run.sha,
+                "role": run.role,
+                "status": run.result.status,
+                "seconds": round(run.result.seconds, 3),
+            }
+            for run, config in runs
+        ],
+    }
+
+
+def _ago(moment: float) -> str:
+    return f"{report.duration(max(time.time() - moment, 0))} ago"

@@ -1,0 +1,272 @@
+"""The nouns of bisector as frozen data; nothing here decides or touches anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+METRICS = ("loss", "grad_norm")
+UNKNOWN_VERSION = "0+unknown"
+MIN_RUNS = 5  # the four runs of the ends, and one more
+
+
+class Status(StrEnum):
+    """What happened to a run."""
+
+    COMPLETED = "completed"
+    STOPPED_EARLY = "stopped_early"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    SETUP_FAILED = "setup_failed"
+
+
+class Role(StrEnum):
+    """Why a run was made."""
+
+    END = "end"
+    NOISE = "noise"
+    SEARCH = "search"
+    CONFIRM = "confirm"
+    CONTROL = "control"
+
+
+class Verdict(StrEnum):
+    """What a probe means, in git bisect's words."""
+
+    GOOD = "good"
+    BAD = "bad"
+    SKIP = "skip"
+
+
+class Outcome(StrEnum):
+    """How a hunt ended."""
+
+    CULPRIT = "culprit"
+    SUSPECTS = "suspects"
+    NOT_REPRODUCED = "not_reproduced"
+    CONTRADICTION = "contradiction"
+    ENVIRONMENT = "environment"
+    BUDGET = "budget"
+    INFRA = "infra"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit's words; the text is what its author wrote, so it is hostile until escaped."""
+
+    sha: str
+    subject: str
+    author: str
+    date: str  # ISO 8601, the author's
+    pull_request: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The values that one optimizer step logged; `num_tokens` is None where the trainer logs none."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    num_tokens: float | None = None
+
+
+Trajectory = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """Limits per metric: `step` on one step's difference, `drift` on the mean signed difference."""
+
+    step: Mapping[str, float]
+    drift: Mapping[str, float]
+
+
+EXACT = Tolerances(dict.fromkeys(METRICS, 0.0), dict.fromkeys(METRICS, 0.0))
+
+DeviationKind = Literal["non_finite", "step", "drift", "length", "crash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One way in which a trajectory left another.
+
+    `observed` and `reference` are the two values at `step`. For `drift` they are the two means over
+    the compared steps and `step` is None; for `length` they count steps.
+    """
+
+    metric: str | None
+    kind: DeviationKind
+    step: int | None
+    observed: float
+    reference: float
+    limit: float
+    data_changed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """A crash's signature, `type` and `place` (file and function of the innermost checkout frame, or
+    empty), and its message, which is not part of the signature."""
+
+    type: str
+    place: str
+    message: str
+
+    @property
+    def signature(self) -> tuple[str, str]:
+        """Return what makes two crashes the same one."""
+        return self.type, self.place
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A law that needs no reference: `metric` at `step` equals `equals` to `within`."""
+
+    metric: str
+    step: int
+    equals: float
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One named way to train: a `trl` subcommand (`method`) or a path in the repository (`script`)."""
+
+    name: str
+    suite: str
+    class_name: str
+    is_canonical: bool
+    method: str | None
+    script: str | None
+    args: Mapping[str, str]
+    launch: tuple[str, ...]
+    num_processes: int
+    requires: tuple[str, ...]
+    tolerances: Tolerances
+    identities: tuple[Identity, ...]
+    has_footprint: bool
+    digest: str  # of everything above that can change a trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A distribution's metadata; an empty `name` means that the checkout declares no package."""
+
+    name: str = ""
+    version: str = UNKNOWN_VERSION
+    requirements: tuple[str, ...] = ()
+    requires_python: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a run depends on beside the commit, as recorded with it.
+
+    `id` is a digest of all other fields. `packages` maps every installed distribution to its version.
+    """
+
+    id: str
+    python: str
+    packages: Mapping[str, str]
+    gpu: str  # "cpu" where there is none
+    devices: int
+    threads: int
+    machine: Mapping[str, str]  # processor, driver, kernel revisions
+    data_fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one execution showed."""
+
+    status: Status
+    trajectory: Trajectory = ()
+    crash: Crash | None = None
+    reason: str = ""
+    seconds: float = 0.0
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One stored execution: why it was made, at which commit, and what it showed."""
+
+    id: str
+    hunt: str | None
+    sha: str
+    role: Role
+    result: RunResult
+    started: float  # seconds since the epoch
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """One search: the question and its options. `id` is a digest of what can change the answer."""
+
+    id: str
+    repository: str
+    good: str
+    bad: str
+    commits: int  # on the first-parent line, the good end left out
+    config: Config
+    environment: Environment
+    exact: bool = False
+    thorough: bool = False
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of the chain: the trajectory moved after `parent` and no later than `child`.
+
+    Both are positions in the range. Where they are neighbours `child` made the change; otherwise what
+    lies between could not be told apart.
+    """
+
+    parent: int
+    child: int
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the link names one commit."""
+        return self.child == self.parent + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A commit that may be the culprit: it was skipped, or never tested."""
+
+    sha: str
+    why: Literal["skipped", "untested"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A link that was found, with what moved at `sha` against `parent`."""
+
+    sha: str
+    parent: str
+    deviation: Deviation
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A hunt's answer. `culprit` is set only with outcome CULPRIT, that is, after confirmation."""
+
+    outcome: Outcome
+    reason: str = ""
+    culprit: Change | None = None
+    others: tuple[Change, ...] = ()
+    transient: tuple[Change, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    ends_deviation: Deviation | None = None
+    crash: Crash | None = None
+    confirmed: bool = False
+    explained: bool = False
+    compared_steps: int = 0
+    noise: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

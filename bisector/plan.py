@@ -1,0 +1,232 @@
+"""Decides the next runs of a hunt, or its conclusion, from the runs that are stored; pure.
+
+Nothing is remembered between calls: killing the process and calling again gives the same answer. The
+order is: both ends twice, their noise, the search along the chain of changes, the confirmation.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bisector import conclude, search
+from bisector.chain import Anchored, Chain, follow
+from bisector.judge import Ends, Rule, Unstable, make_rule, measure_noise, read_end
+from bisector.model import (
+    Conclusion,
+    Crash,
+    Hunt,
+    Outcome,
+    Role,
+    Run,
+    RunResult,
+    Status,
+    Trajectory,
+)
+from bisector.search import Probe
+
+END_RUNS = 2
+NOISE_RUNS = 2  # more of each end where its two runs differ
+CONFIRMATIONS = 2  # fresh runs of culprit and of parent, the first of them cold
+KEPT_FOR_CONFIRMATION = 2  # runs of a budget that the search may not use
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A hunt with all that is known of it: `commits` oldest first, both ends included."""
+
+    hunt: Hunt
+    commits: tuple[str, ...]
+    runs: tuple[Run, ...]  # oldest first
+    max_runs: int | None = None
+
+    def results(self, sha: str, *roles: Role) -> list[RunResult]:
+        """Return the results of the runs made at `sha` for one of `roles`; for any role if none is given."""
+        return [r.result for r in self.runs if r.sha == sha and (not roles or r.role in roles)]
+
+    @property
+    def spent(self) -> int:
+        """Return how many runs gave an observation; a run that could not be set up costs none."""
+        return sum(run.result.status is not Status.SETUP_FAILED for run in self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run the hunt's config at `sha`."""
+
+    hunt: str
+    sha: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Store the hunt's answer."""
+
+    hunt: str
+    conclusion: Conclusion
+
+
+Action = Start | Conclude
+
+
+def next_actions(cases: Sequence[Case], in_flight: Sequence[Start]) -> list[Action]:
+    """Return what to start or conclude now, most urgent first; empty while runs in flight decide.
+
+    The ends of all hunts come first, then the hunts in order, one at a time.
+    """
+    actions: list[Action] = []
+    waiting = False
+    for case in sorted(cases, key=lambda case: _ends(case) is not None):
+        if waiting and _ends(case) is not None:
+            break
+        wanted = next_step(case)
+        if isinstance(wanted, Conclusion):
+            actions.append(Conclude(case.hunt.id, wanted))
+            continue
+        running = Counter(in_flight)
+        for start in wanted:
+            if running[start] > 0:
+                running[start] -= 1
+            else:
+                actions.append(start)
+        waiting = True
+    return actions
+
+
+def next_step(case: Case) -> list[Start] | Conclusion:
+    """Return the runs that this hunt needs now, in flight or not, or its conclusion."""
+    ends = _ends(case)
+    if ends is None:
+        return _afford(case, _end_runs(case), reserve=0, evidence=None)
+    if not isinstance(ends, Ends | Crash):
+        return ends
+    rule = _rule(case, ends)
+    if rule is None:
+        assert isinstance(ends, Ends)
+        return conclude.not_reproduced(ends, case.hunt)
+    evidence = conclude.Evidence(case.hunt, case.commits, case.results, ends, rule)
+    step = follow_chain(case, rule)
+    if isinstance(step, Probe):
+        start = Start(case.hunt.id, case.commits[step.position], Role.SEARCH)
+        return _afford(case, [start], reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
+    wanted = _confirmations(case, step)
+    if wanted:
+        return _afford(case, wanted, reserve=0, evidence=evidence.with_chain(step))
+    return evidence.with_chain(step).conclude()
+
+
+def runs_left(case: Case) -> int:
+    """Return how many more runs the hunt is expected to take, confirmation included."""
+    ends = _ends(case)
+    confirm = 2 * CONFIRMATIONS
+    if ends is None:
+        return len(_end_runs(case)) + search.search_bound(len(case.commits) - 1) + confirm
+    rule = _rule(case, ends) if isinstance(ends, Ends | Crash) else None
+    if rule is None:
+        return 0
+    step = follow_chain(case, rule)
+    if isinstance(step, Probe):
+        return search.search_bound(step.bad - step.good) + confirm
+    return len(_confirmations(case, step))
+
+
+def expected_runs(commits: int) -> int:
+    """Return the runs of a hunt over `commits` commits without skips: ends, search, confirmation."""
+    return 2 * END_RUNS + search.search_bound(commits) + 2 * CONFIRMATIONS
+
+
+def follow_chain(case: Case, rule: Rule) -> Probe | Chain:
+    """Return the commit to test next, or the chain of changes, over the case's commits."""
+
+    def results_at(position: int) -> list[RunResult]:
+        return case.results(case.commits[position], Role.END, Role.SEARCH)
+
+    skipped = set(case.hunt.skip)
+    return follow(
+        len(case.commits) - 1,
+        results_at,
+        lambda position: case.commits[position] in skipped,
+        rule,
+    )
+
+
+# The ends
+
+
+def _ends(case: Case) -> Ends | Crash | Conclusion | None:
+    """Return what the ends say: trajectories, the bad end's crash, or a conclusion; None: not yet known."""
+    good, bad = (_end(case, sha) for sha in (case.hunt.good, case.hunt.bad))
+    if good is None or bad is None:
+        return None
+    if isinstance(good, Unstable):
+        return Conclusion(Outcome.CONTRADICTION, f"the good end {good.reason}")
+    if isinstance(bad, Unstable):
+        return Conclusion(Outcome.CONTRADICTION, f"the bad end {bad.reason}")
+    if isinstance(good, Crash | RunResult) or isinstance(bad, RunResult):
+        return conclude.environment(good, bad)
+    if isinstance(bad, Crash):
+        return bad
+    noise = measure_noise(good, bad)
+    if any(noise.values()) and min(len(good), len(bad)) < END_RUNS + NOISE_RUNS:
+        return None
+    return Ends(good[0], bad[0], noise)
+
+
+def _end(case: Case, sha: str) -> list[Trajectory] | Crash | RunResult | Unstable | None:
+    return read_end(case.results(sha, Role.END, Role.NOISE))
+
+
+def _end_runs(case: Case) -> list[Start]:
+    wanted = []
+    shas = (case.hunt.good, case.hunt.bad)
+    made = {sha: len(case.results(sha, Role.END)) for sha in shas}
+    for sha in shas:
+        missing = max(END_RUNS - made[sha], 0)
+        if missing == 0 and _end(case, sha) is None:
+            missing = 1  # one of the two hung
+        wanted += [Start(case.hunt.id, sha, Role.END)] * missing
+    if wanted:
+        return sorted(wanted, key=lambda start: made[start.sha])
+    return [
+        Start(case.hunt.id, sha, Role.NOISE)
+        for sha in shas
+        for _ in range(NOISE_RUNS - len(case.results(sha, Role.NOISE)))
+    ]
+
+
+def _rule(case: Case, ends: Ends | Crash) -> Rule | None:
+    if isinstance(ends, Crash):
+        return Rule(limits={}, crash=ends)
+    return make_rule(ends, case.hunt.config.tolerances, exact=case.hunt.exact)
+
+
+# The confirmation, and the budget
+
+
+def _confirmations(case: Case, chain: Chain) -> list[Start]:
+    wanted = []
+    for sha in confirmed_commits(case, chain.links):
+        results = case.results(sha, Role.CONFIRM)
+        settled = sum(result.status is not Status.TIMED_OUT for result in results)
+        hangs = len(results) - settled
+        missing = CONFIRMATIONS - settled if hangs < 2 else 0
+        wanted += [Start(case.hunt.id, sha, Role.CONFIRM)] * missing
+    return wanted
+
+
+def confirmed_commits(case: Case, links: Sequence[Anchored]) -> list[str]:
+    """Return the commits to confirm: parent and child of each link that names one commit, once each."""
+    singles = [found.link for found in links if found.link.is_single]
+    positions = [position for link in singles for position in (link.parent, link.child)]
+    return [case.commits[position] for position in dict.fromkeys(positions)]
+
+
+def _afford(
+    case: Case, wanted: list[Start], *, reserve: int, evidence: "conclude.Evidence | None"
+) -> list[Start] | Conclusion:
+    if case.max_runs is None:
+        return wanted
+    affordable = case.max_runs - reserve - case.spent
+    if affordable >= 1:
+        return wanted[:affordable]
+    return evidence.out_of_budget() if evidence else conclude.budget_at_ends(case.commits)

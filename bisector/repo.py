@@ -1,0 +1,201 @@
+"""Git, through GitPython: mirrors of remotes, first-parent ranges, commits' words, plain checkouts.
+
+GitPython is not meant for long-running processes, so each call opens a repository, uses and closes it.
+Nothing of a user's own repository is written; hooks never run, and no URL can name a program.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import git
+
+from bisector.errors import BisectorError, InfraError
+from bisector.model import Commit
+
+GIT_VARIABLES = {
+    "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "core.hooksPath",
+    "GIT_CONFIG_VALUE_0": os.devnull,
+    "LC_ALL": "C",
+}
+
+
+class Repository:
+    """A repository to hunt in: a path, or a URL and its mirror under the state directory."""
+
+    def __init__(self, location: str, state: Path) -> None:
+        self.location = location
+        if location.startswith("-") or "::" in location:
+            raise BisectorError(
+                f"{location!r} is not a repository.", "Give a path, or an https, ssh or git URL."
+            )
+        self._is_remote = bool(re.match(r"[a-z+]+://|[^/]+@[^/]+:", location))
+        self.path = _mirror_path(location, state) if self._is_remote else Path(location).resolve()
+
+    def update(self) -> None:
+        """Bring a remote's mirror up to date; BisectorError where there is no whole repository."""
+        if self._is_remote:
+            self.fetch()
+        with self._open() as repo:
+            if repo.git.rev_parse("--is-shallow-repository") == "true":
+                raise BisectorError(
+                    f"{self.location} is a shallow clone: most of its history is missing.",
+                    "Run `git fetch --unshallow` there first.",
+                )
+
+    @contextmanager
+    def _open(self) -> Iterator[git.Repo]:
+        try:
+            repo = git.Repo(self.path, search_parent_directories=not self._is_remote)
+        except (git.InvalidGitRepositoryError, git.NoSuchPathError):
+            raise BisectorError(
+                f"{self.location} is not a git repository.",
+                "Give --repo a repository's path or URL.",
+            ) from None
+        try:
+            repo.git.update_environment(**GIT_VARIABLES)
+            yield repo
+        finally:
+            repo.close()
+
+    def fetch(self) -> None:
+        """Bring the mirror up to date, cloning it first if it is missing or broken."""
+        if not self.path.exists():
+            self._clone()
+            return
+        try:
+            with self._open() as repo:
+                repo.git.fetch("--prune", "--quiet", "origin")
+        except (git.GitCommandError, BisectorError) as error:
+            if _is_usable(self.path):
+                raise _unreachable(self.location, error) from None
+            shutil.rmtree(self.path)
+            self._clone()
+
+    def _clone(self) -> None:
+        partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            runner = git.Git()
+            runner.update_environment(**GIT_VARIABLES)
+            runner.clone("--mirror", "--quiet", "--", self.location, str(partial))
+            partial.rename(self.path)
+        except git.GitCommandError as error:
+            raise _unreachable(self.location, error) from None
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def resolve(self, revision: str) -> str:
+        """Return the commit that a sha, tag, branch or expression such as `HEAD~3` names."""
+        with self._open() as repo:
+            try:
+                name = f"{revision}^{{commit}}"
+                return str(repo.git.rev_parse("--verify", "--end-of-options", name))
+            except git.GitCommandError as error:
+                if "ambiguous" in str(error.stderr):
+                    raise BisectorError(
+                        f"{revision!r} is ambiguous: several objects begin so.", "Give more digits."
+                    ) from None
+                raise BisectorError(
+                    f"{revision!r} is no commit of {self.location}.",
+                    "Give a sha, tag or branch that is there; fetch it first if it is new.",
+                ) from None
+
+    def first_parents(self, good: str, bad: str) -> list[str]:
+        """Return the first-parent commits from `good` to `bad`, oldest first, both included."""
+        if good == bad:
+            raise BisectorError(
+                "Good and bad are the same commit, so there is nothing to hunt.",
+                "Give two commits.",
+            )
+        with self._open() as repo:
+            after = repo.git.rev_list("--first-parent", "--reverse", bad, f"^{good}").split()
+            if after and good in repo.git.rev_list("--parents", "-1", after[0]).split()[1:2]:
+                return [good, *after]
+            if _is_ancestor(repo, bad, good):
+                raise BisectorError("Bad is older than good.", "Swap the two commits.")
+        raise BisectorError(
+            "Good is not on the first-parent line of bad, so no range lies between them.",
+            "Give two commits of the same branch.",
+        )
+
+    def describe(self, sha: str) -> Commit:
+        """Return the words of one commit."""
+        with self._open() as repo:
+            text = repo.git.show("-s", "--no-show-signature", "--format=%s%x00%an%x00%aI", sha)
+        subject, author, date = text.split("\0")
+        found = re.search(r"\(#(\d+)\)\s*$", subject)
+        return Commit(sha, subject, author, date, int(found[1]) if found else None)
+
+    def checkout(self, sha: str, target: Path) -> None:
+        """Write the commit's files to `target`, which is there only when it is whole."""
+        partial = target.with_name(f"{target.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        index = target.with_name(f"{target.name}.index")
+        with self._open() as repo:
+            repo.git.update_environment(GIT_INDEX_FILE=str(index), GIT_WORK_TREE=str(partial))
+            try:
+                repo.git.read_tree(sha)
+                repo.git.checkout_index("--all", "--force", f"--prefix={partial}/")
+            except git.GitCommandError as error:
+                raise InfraError(
+                    f"git could not check out {sha[:10]}: {_last_line(error)}.",
+                    "Free space or mend the repository; run it again.",
+                ) from None
+        index.unlink(missing_ok=True)
+        partial.rename(target)
+
+
+def enclosing_repository(folder: Path) -> str | None:
+    """Return the root of the git repository that holds `folder`, if one does."""
+    try:
+        with git.Repo(folder, search_parent_directories=True) as repo:
+            return str(repo.working_tree_dir or repo.git_dir)
+    except (git.InvalidGitRepositoryError, git.NoSuchPathError):
+        return None
+
+
+def _mirror_path(location: str, state: Path) -> Path:
+    name = (
+        re.sub(r"\W+", "-", location.rstrip("/").removesuffix(".git").rpartition("/")[2]) or "repo"
+    )
+    return state / "mirror.git" / f"{name}-{hashlib.sha256(location.encode()).hexdigest()[:8]}"
+
+
+def _is_usable(path: Path) -> bool:
+    try:
+        with git.Repo(path) as repo:
+            return bool(repo.git.rev_parse("--is-bare-repository"))
+    except (git.GitError, OSError):
+        return False
+
+
+def _is_ancestor(repo: git.Repo, old: str, new: str) -> bool:
+    try:
+        repo.git.merge_base("--is-ancestor", old, new)
+    except git.GitCommandError:
+        return False
+    return True
+
+
+def _unreachable(location: str, error: Exception) -> InfraError:
+    location = re.sub(r"//[^/@]*@", "//", location)  # a URL may carry a password
+    return InfraError(
+        f"{location} did not answer: {_last_line(error)}.",
+        "Check the URL and the network; run it again.",
+    )
+
+
+def _last_line(error: Exception) -> str:
+    text = str(getattr(error, "stderr", "") or error)
+    lines = [line.strip(" '") for line in text.splitlines() if line.strip(" '")]
+    return re.sub(r"//[^/@]*@", "//", lines[-1]).rstrip(".") if lines else "no reason given"

@@ -1,0 +1,361 @@
+"""Turns outcomes into terminal text, Markdown and JSON; pure. Everything a commit's author wrote is escaped."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from bisector.judge import Ends, Rule, judge, make_rule, measure_noise, read_end
+from bisector.model import (
+    Change,
+    Commit,
+    Conclusion,
+    Crash,
+    Deviation,
+    Environment,
+    Hunt,
+    Outcome,
+    Role,
+    Run,
+    Status,
+)
+from bisector.series import plain
+
+SCHEMA = 1
+SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "kernels")
+SHOWN_SUSPECTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One hunt with its answer and all that the answer is told with."""
+
+    hunt: Hunt
+    conclusion: Conclusion
+    runs: tuple[Run, ...]
+    words: Mapping[str, Commit]  # of every commit that the report may name
+    advice: tuple[str, ...] = ()
+
+
+# Text
+
+
+def printable(text: str) -> str:
+    """Return text that cannot move a cursor, change colours or reorder a line."""
+    return "".join(
+        " " if char.isspace() else char
+        for char in text
+        if char.isspace() or not unicodedata.category(char).startswith("C")
+    )
+
+
+def markdown(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]()#+\-.!|<>~@&])", r"\\\1", printable(text))
+
+
+def number(value: float) -> str:
+    """Return a value with the digits that fp32 holds."""
+    return f"{value:.7g}" if math.isfinite(value) else str(plain(value))
+
+
+def describe_deviation(deviation: Deviation, crash: Crash | None = None) -> str:
+    """Return one deviation in words."""
+    metric, kind = deviation.metric, deviation.kind
+    if kind == "crash":
+        return (
+            f"training crashes: {printable(crash.type)}: {printable(crash.message)}"
+            if crash
+            else "crash"
+        )
+    observed, reference = number(deviation.observed), number(deviation.reference)
+    if kind == "non_finite":
+        text = f"{metric} is {observed} at step {deviation.step}, where it was {reference}"
+    elif kind == "length":
+        text = (
+            f"{observed} steps instead of {reference}, or other steps; "
+            f"they part at step {deviation.step}"
+        )
+    elif kind == "drift":
+        size = abs(deviation.observed - deviation.reference)
+        text = (
+            f"{metric} is off by {size:.2g} on the mean ({observed} instead of {reference}, "
+            f"limit {deviation.limit:g})"
+        )
+    else:
+        size = abs(deviation.observed - deviation.reference)
+        text = (
+            f"{metric} at step {deviation.step}: {observed} instead of {reference} "
+            f"(off by {size:.2g}, limit {deviation.limit:.2g})"
+        )
+    changed = {True: "; the data changed", False: "; same number of tokens", None: ""}
+    return text + changed[deviation.data_changed]
+
+
+def headline(report: Report) -> str:
+    """Return the answer in one sentence."""
+    conclusion, config = report.conclusion, report.hunt.config.name
+    match conclusion.outcome:
+        case Outcome.CULPRIT:
+            assert conclusion.culprit
+            sha = conclusion.culprit.sha
+            what = "broke" if conclusion.crash else "moved"
+            return f"{config}: {sha[:10]} {what} the trajectory: {_subject(report, sha)}"
+        case Outcome.SUSPECTS:
+            return f"{config}: one of {len(conclusion.suspects)} commits moved the trajectory"
+        case Outcome.NOT_REPRODUCED:
+            return f"{config}: not reproduced, {printable(conclusion.reason)}"
+        case Outcome.CONTRADICTION:
+            return f"{config}: the runs contradict one another, so no commit is accused"
+        case Outcome.ENVIRONMENT:
+            return f"{config}: these commits do not train in this environment"
+        case Outcome.BUDGET:
+            return f"{config}: {printable(conclusion.reason)}"
+        case Outcome.INFRA:
+            return f"{config}: the machine failed, and nothing was concluded"
+        case Outcome.INTERRUPTED:
+            return f"{config}: {printable(conclusion.reason)}"
+
+
+def lines(report: Report) -> list[tuple[str, str]]:
+    """Return the report as (label, text) lines, the answer first."""
+    conclusion = report.conclusion
+    found = [("", headline(report))]
+    if conclusion.culprit:
+        found += _change_lines(report, conclusion.culprit)
+    elif conclusion.ends_deviation:
+        found.append(("ends", describe_deviation(conclusion.ends_deviation, conclusion.crash)))
+    if conclusion.outcome in (Outcome.CONTRADICTION, Outcome.ENVIRONMENT, Outcome.INFRA):
+        found.append(("why", printable(conclusion.reason)))
+    for other in conclusion.others:
+        found.append(("also", f"{other.sha[:10]} {_subject(report, other.sha)}"))
+        found.append(("", describe_deviation(other.deviation)))
+    for change in conclusion.transient:
+        found.append(("undone", f"{change.sha[:10]} {_subject(report, change.sha)}"))
+    found += _suspect_lines(report)
+    if conclusion.confirmed:
+        how = "culprit and parent run twice more, fresh: each on its side"
+        found.append(("confirmed", how))
+        if not conclusion.explained:
+            found.append(("open", "the bad end is not wholly explained by what is named here"))
+    found += [("note", printable(note)) for note in conclusion.notes]
+    found += [("advice", printable(line)) for line in report.advice]
+    found.append(
+        (
+            "range",
+            f"{report.hunt.good[:10]} … {report.hunt.bad[:10]}, {report.hunt.commits} commits",
+        )
+    )
+    found.append(("cost", _cost(report)))
+    found.append(("with", describe_environment(report.hunt.environment)))
+    found.append(("hunt", report.hunt.id))
+    return found
+
+
+def _change_lines(report: Report, change: Change) -> list[tuple[str, str]]:
+    words = report.words.get(change.sha)
+    lines = []
+    if words:
+        request = f", pull request {words.pull_request}" if words.pull_request else ""
+        lines.append(("by", f"{printable(words.author)}, {words.date[:10]}{request}"))
+    lines.append(("what", describe_deviation(change.deviation, report.conclusion.crash)))
+    return lines
+
+
+def _suspect_lines(report: Report) -> list[tuple[str, str]]:
+    suspects = report.conclusion.suspects
+    lines = []
+    for suspect in suspects[:SHOWN_SUSPECTS]:
+        reason = f" ({printable(suspect.reason)})" if suspect.reason else ""
+        lines.append(("suspect", f"{suspect.sha[:10]} {suspect.why}{reason}"))
+    if len(suspects) > SHOWN_SUSPECTS:
+        lines.append(("", f"and {len(suspects) - SHOWN_SUSPECTS} more"))
+    return lines
+
+
+def _subject(report: Report, sha: str) -> str:
+    words = report.words.get(sha)
+    return printable(words.subject) if words else ""
+
+
+def _cost(report: Report) -> str:
+    runs = executions(report.runs)
+    return (
+        f"{len(runs)} runs, {sum(len(r.result.trajectory) for r in runs)} training steps, "
+        f"{duration(wall_seconds(runs))}"
+    )
+
+
+def describe_environment(environment: Environment) -> str:
+    """Return interpreter, main packages and device in one line."""
+    versions = [
+        f"{n} {environment.packages[n]}" for n in SHOWN_PACKAGES if n in environment.packages
+    ]
+    return ", ".join([f"Python {environment.python}", *versions, environment.gpu])
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def as_table(lines: Sequence[tuple[str, str]]) -> Group:
+    """Return (label, text) lines as rich draws them: the first whole, the others in two columns."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in lines[1:]:
+        table.add_row(label, Text(text))
+    return Group(Text(lines[0][1], style="bold"), table)
+
+
+# JSON
+
+
+def to_json(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return the document that `hunt --json` prints."""
+    return {"schema": SCHEMA, "hunts": [hunt_json(report) for report in reports]}
+
+
+def hunt_json(report: Report) -> dict[str, Any]:
+    """Return one entry of `hunts`."""
+    hunt, conclusion, runs = report.hunt, report.conclusion, executions(report.runs)
+    return {
+        "hunt": hunt.id,
+        "axis": "commit",
+        "config": hunt.config.name,
+        "suite": hunt.config.suite,
+        "good": hunt.good,
+        "bad": hunt.bad,
+        "exact": hunt.exact,
+        "thorough": hunt.thorough,
+        "outcome": conclusion.outcome,
+        "reason": conclusion.reason,
+        "culprit": _change_json(report, conclusion.culprit) if conclusion.culprit else None,
+        "others": [_change_json(report, change) for change in conclusion.others],
+        "transient": [_change_json(report, change) for change in conclusion.transient],
+        "suspects": [{"sha": s.sha, "why": s.why, "reason": s.reason} for s in conclusion.suspects],
+        "ends_deviation": deviation_json(conclusion.ends_deviation),
+        "crash": crash_json(conclusion.crash),
+        "confirmed": conclusion.confirmed,
+        "explained": conclusion.explained,
+        "compared_steps": conclusion.compared_steps,
+        "noise": {metric: plain(value) for metric, value in conclusion.noise.items()},
+        "commits": report.hunt.commits,
+        "candidates": report.hunt.commits,
+        "runs": len(runs),
+        "training_steps": sum(len(run.result.trajectory) for run in runs),
+        "wall_seconds": round(wall_seconds(runs), 3),
+        "probes": [_probe_json(report, run) for run in report.runs],
+        "environment": environment_json(hunt.environment),
+        "notes": list(conclusion.notes),
+        "advice": list(report.advice),
+    }
+
+
+def executions(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that really trained; one that could not be set up executed nothing."""
+    return [run for run in runs if run.result.status is not Status.SETUP_FAILED]
+
+
+def wall_seconds(runs: Sequence[Run]) -> float:
+    """Return the seconds in which at least one of the runs was in progress."""
+    total, until = 0.0, 0.0
+    for begin, end in sorted((run.started, run.started + run.result.seconds) for run in runs):
+        total += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return total
+
+
+def _change_json(report: Report, change: Change) -> dict[str, Any]:
+    words = report.words.get(change.sha)
+    return {
+        "sha": change.sha,
+        "parent": change.parent,
+        "subject": words.subject if words else "",
+        "author": words.author if words else "",
+        "date": words.date if words else "",
+        "pull_request": words.pull_request if words else None,
+        "deviation": deviation_json(change.deviation),
+    }
+
+
+def deviation_json(deviation: Deviation | None) -> dict[str, Any] | None:
+    """Return one deviation as JSON; null where there is none."""
+    if deviation is None:
+        return None
+    is_crash = deviation.kind == "crash"
+    return {
+        "metric": deviation.metric,
+        "kind": deviation.kind,
+        "step": deviation.step,
+        "observed": None if is_crash else plain(deviation.observed),
+        "reference": None if is_crash else plain(deviation.reference),
+        "limit": None if is_crash else plain(deviation.limit),
+        "data_changed": deviation.data_changed,
+    }
+
+
+def crash_json(crash: Crash | None) -> dict[str, str] | None:
+    """Return a crash as JSON; null where there is none."""
+    return {"type": crash.type, "place": crash.place, "message": crash.message} if crash else None
+
+
+def _probe_json(report: Report, run: Run) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "sha": run.sha,
+        "role": run.role,
+        "verdict": probe_verdict(report, run),
+        "status": run.result.status,
+        "steps": len(run.result.trajectory),
+        "seconds": round(run.result.seconds, 3),
+        "warm": False,
+        "reused": False,
+        "reason": run.result.reason,
+    }
+
+
+def probe_verdict(report: Report, run: Run) -> str | None:
+    """Return a run's verdict against the good end; None while the ends are not known."""
+    rule, anchor = _rule(report)
+    if rule is None:
+        return "good" if report.conclusion.outcome is Outcome.NOT_REPRODUCED else None
+    same = [r.result for r in report.runs if (r.sha, r.role) == (run.sha, run.role)]
+    return judge([run.result], anchor, rule) or judge(same, anchor, rule)
+
+
+def _rule(report: Report) -> tuple[Rule | None, Any]:
+    def read(sha: str) -> Any:
+        roles = (Role.END, Role.NOISE)
+        return read_end([r.result for r in report.runs if r.sha == sha and r.role in roles])
+
+    good, bad = read(report.hunt.good), read(report.hunt.bad)
+    if isinstance(good, list) and isinstance(bad, Crash):
+        return Rule({}, bad), good[0]
+    if isinstance(good, list) and isinstance(bad, list):
+        ends = Ends(good[0], bad[0], measure_noise(good, bad))
+        return make_rule(ends, report.hunt.config.tolerances, exact=report.hunt.exact), good[0]
+    return None, ()
+
+
+def environment_json(environment: Environment) -> dict[str, Any]:
+    """Return an environment as the contract shows it, with every package beside the main ones."""
+    return {
+        "id": environment.id,
+        "python": environment.python,
+        **{name: environment.packages.get(name, "") for name in SHOWN_PACKAGES},
+        "gpu": environment.gpu,
+        "threads": environment.threads,
+        "data_fingerprint": environment.data_fingerprint,
+        "machine": dict(environment.machine),
+        "packages": dict(environment.packages),
+    }

@@ -1,0 +1,363 @@
+"""Runs one config at one checkout in a child, and says what the run showed; decides nothing about it.
+
+The child is `worker.py supervise`, which outlives neither this process nor its training. A process killed
+from outside is infrastructure, not an observation; so is a full disk.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bisector.errors import BisectorError, InfraError
+from bisector.model import Config, Crash, Declared, RunResult, Status, Trajectory
+from bisector.series import parse_lines, parse_trainer_state
+
+WORKER = Path(__file__).with_name("worker.py")
+LOG_LIMIT = 4_000_000  # bytes of one run's output that are kept from its beginning
+TAIL_LINES = 20
+THREADS = 1
+MARKER = "BISECTOR_OWNER"  # in a training's environment: the process that answers for it
+CLI = "import sys\nfrom trl.cli import main\nsys.exit(main())\n"
+INHERITED = (
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+)
+
+
+class KilledError(InfraError):
+    """A process of the run was killed from outside; perhaps for memory, perhaps by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to make. `scratch` is a directory that does not exist yet."""
+
+    run: str
+    config: Config
+    checkout: Path
+    declared: Declared
+    scratch: Path
+    log: Path
+    hub: Path
+    assets: Path  # what `{tiny}` stands for
+    python: str
+    devices: str  # CUDA indexes, comma-separated; empty: the CPU
+    timeout: float
+    owner: str
+
+
+def base_variables(python: str) -> dict[str, str]:
+    """Return the part of a training's environment variables that is the same for every run here."""
+    count = str(THREADS)
+    return {
+        "PATH": f"{Path(python).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        **{name: os.environ[name] for name in INHERITED if name in os.environ},
+    }
+
+
+class Running:
+    """A run in progress."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._output = job.scratch / "output"
+        self._result = job.scratch / "result.json"
+        self._kills = _memory_kills()
+        for name in ("output", "home", "work", "tmp", "front", "record"):
+            (job.scratch / name).mkdir(parents=True)
+        _write_front(job)
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WORKER), "supervise"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        assert self._process.stdin
+        with suppress(BrokenPipeError):  # killed already; poll says so
+            self._process.stdin.write(json.dumps(self._specification()).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _specification(self) -> dict[str, object]:
+        job = self.job
+        return {
+            "argv": command(job.config, job, self._output),
+            "env": _variables(job),
+            "cwd": str(job.scratch / "work"),
+            "log": str(job.log),
+            "log_limit": LOG_LIMIT,
+            "timeout": job.timeout,
+            "result": str(self._result),
+        }
+
+    def poll(self) -> RunResult | None:
+        """Return what the run showed, or None while it runs; InfraError where that is nothing."""
+        if self._process.poll() is None:
+            return None
+        self._close()
+        if not self._result.exists():
+            kill_owned(self.job.owner, self.job.run)
+            raise KilledError("The run's supervisor was killed.", "The run is made again.")
+        result = json.loads(self._result.read_text())
+        return _read_result(self.job, result, self._output, _memory_kills() > self._kills)
+
+    def steps(self) -> int:
+        """Return how many steps the run has logged so far."""
+        try:
+            return (self.job.scratch / "record" / "metrics.jsonl").read_bytes().count(b"\n")
+        except OSError:
+            return 0
+
+    def cancel(self) -> None:
+        """End the run and everything below it; nothing is observed."""
+        self._close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        kill_owned(self.job.owner, self.job.run)
+
+    def _close(self) -> None:
+        if self._process.stdin:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+
+def command(config: Config, job: Job, output: Path) -> list[str]:
+    """Return the users' command: `trl <method>` with the config's arguments, or the script with them."""
+    args = ["--output_dir", str(output)]
+    for key, value in config.args.items():
+        args += [f"--{key}", value.replace("{tiny}", str(job.assets))]
+    if config.script:
+        return [job.python, str(job.checkout / config.script), *args]
+    assert config.method
+    return [job.python, str(job.scratch / "front" / "trl"), config.method, *config.launch, *args]
+
+
+def _variables(job: Job) -> dict[str, str]:
+    scratch = job.scratch
+    paths = [scratch / "front", job.checkout, job.checkout / "src"]
+    return {
+        **base_variables(job.python),
+        "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path.is_dir()),
+        "HOME": str(scratch / "home"),
+        "TMPDIR": str(scratch / "tmp"),
+        "HF_HOME": str(scratch / "home" / "hf"),
+        "HF_HUB_CACHE": str(job.hub),
+        "HF_DATASETS_CACHE": str(scratch / "datasets"),
+        "CUDA_VISIBLE_DEVICES": job.devices,
+        "BISECTOR_RUN_DIR": str(scratch / "record"),
+        "BISECTOR_CHECKOUT": str(job.checkout),
+        MARKER: f"{job.owner}/{job.run}",
+    }
+
+
+def _write_front(job: Job) -> None:
+    """Write what stands before the installed packages: recorder, metadata of the checkout, `trl`."""
+    front = job.scratch / "front"
+    (front / "sitecustomize.py").write_text(
+        "import importlib.util, os, sys\n"
+        f"_spec = importlib.util.spec_from_file_location('bisector_worker', {str(WORKER)!r})\n"
+        "_worker = importlib.util.module_from_spec(_spec)\n"
+        "_spec.loader.exec_module(_worker)\n"
+        "_worker.record()\n"
+    )
+    (front / "trl").write_text(CLI)
+    declared = job.declared
+    if declared.name:
+        stem = re.sub(r"[-_.]+", "_", declared.name)
+        info = front / f"{stem}-{declared.version}.dist-info"
+        info.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {declared.name}", f"Version: {declared.version}"]
+        lines += [f"Requires-Dist: {requirement}" for requirement in declared.requirements]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        (info / "top_level.txt").write_text(f"{declared.name}\n")
+    prepared = job.hub / "datasets"
+    if prepared.is_dir():
+        shutil.copytree(prepared, job.scratch / "datasets")
+
+
+def _read_result(
+    job: Job, result: Mapping[str, object], output: Path, is_out_of_memory: bool
+) -> RunResult:
+    tail = _tail(job.log)
+    seconds = float(str(result["seconds"]))
+    if result["cancelled"]:
+        raise KilledError("The run was ended from outside.", "The run is made again.")
+    trajectory = _read_trajectory(job, output)
+    if result["timed_out"]:
+        reason = f"passed its time-out of {job.timeout:.0f} s at step {len(trajectory)}"
+        return RunResult(Status.TIMED_OUT, trajectory, None, reason, seconds, tail)
+    crash = _read_crash(job, int(str(result["exit"])), tail, is_out_of_memory)
+    if crash:
+        reason = f"{crash.type}: {crash.message}"
+        return RunResult(Status.CRASHED, trajectory, crash, reason, seconds, tail)
+    refusal = _check_facts(job)
+    if refusal:
+        return RunResult(Status.SETUP_FAILED, (), None, refusal, seconds, tail)
+    if not trajectory:
+        crash = Crash("NoMetrics", "", "the training ended without logging a step")
+        return RunResult(Status.CRASHED, (), crash, crash.message, seconds, tail)
+    return RunResult(Status.COMPLETED, trajectory, None, "", seconds, tail)
+
+
+def _read_trajectory(job: Job, output: Path) -> Trajectory:
+    recorded = job.scratch / "record" / "metrics.jsonl"
+    own = [output / "metrics.jsonl", *sorted(output.glob("**/trainer_state.json"))]
+    candidates = own if job.config.script else [recorded, *own]
+    for path in candidates:
+        if path.exists():
+            parse = parse_lines if path.suffix == ".jsonl" else parse_trainer_state
+            return parse(path.read_text("utf-8", "replace"))
+    return ()
+
+
+def _read_crash(job: Job, code: int, tail: str, is_out_of_memory: bool) -> Crash | None:
+    if code == 0:
+        return None
+    records = [json.loads(f.read_text()) for f in (job.scratch / "record").glob("crash-*.json")]
+    record: dict[str, Any] = min(records, key=lambda record: record["time"], default={})
+    if record.get("is_disk_full") or "No space left on device" in tail.splitlines()[-1:]:
+        raise InfraError("The disk is full.", "Free space under the state directory; run it again.")
+    killed = {code, record.get("returncode")} & {-signal.SIGKILL, -signal.SIGTERM}
+    if killed or re.search(r"exitcode\s*: -9\b", tail):
+        if is_out_of_memory:
+            return Crash("OutOfMemory", "", "the kernel killed the training for memory")
+        raise KilledError("The training was killed from outside.", "The run is made again.")
+    if code < 0:
+        return Crash(signal.Signals(-code).name, "", f"the training died of signal {-code}")
+    if record and not record.get("returncode"):
+        return Crash(record["type"], record["place"], record["message"])
+    last = next((line for line in reversed(tail.splitlines()) if line.strip()), "no output")
+    return Crash(f"Exit {code}", "", last.strip())
+
+
+def _check_facts(job: Job) -> str:
+    """Return why a run that ended well is not the run that was asked for; empty if it is."""
+    path = job.scratch / "record" / "facts.json"
+    if job.config.script or not path.exists():
+        return ""
+    facts = json.loads(path.read_text())
+    trl, wanted = facts["trl"], job.config.num_processes
+    if trl and not Path(trl).is_relative_to(job.checkout):
+        return f"trl was imported from {trl}, not from the checkout"
+    if facts["world_size"] != wanted:
+        return f"launch options ignored: {facts['world_size']} process(es) trained, not {wanted}"
+    return ""
+
+
+def _tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(log.stat().st_size - 16_384, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.replace("\r", "\n").splitlines()[-TAIL_LINES:])
+
+
+def _memory_kills() -> int:
+    """Return how often the kernel has killed for memory since boot."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def kill_owned(owner: str, run: str = "") -> None:
+    """Kill every process that a run (or any run) of `owner` left, wherever it moved to."""
+    mark = f"{MARKER}={owner}/{run}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            variables = entry.read_bytes().split(b"\0")
+            if any(v == mark or (not run and v.startswith(mark)) for v in variables):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except (OSError, ValueError):
+            continue
+
+
+def describe(python: str) -> dict[str, object]:
+    """Return what `worker.py describe` says of the training interpreter."""
+    try:
+        done = subprocess.run(
+            [python, str(WORKER), "describe"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
+        raise BisectorError(
+            f"{python} cannot describe its environment: {''.join(detail)}.",
+            "Give --python the path of a Python 3.11 or later that has torch, transformers and trl.",
+        ) from None
+    described: dict[str, object] = json.loads(done.stdout)
+    return described
+
+
+def fetch(python: str, args: Mapping[str, str], hub: Path) -> str:
+    """Bring model, data and kernel of the arguments to `hub`, once; return a digest of their revisions."""
+    record = (
+        hub
+        / f"fetched-{hashlib.sha256(json.dumps(sorted(args.items())).encode()).hexdigest()[:12]}.json"
+    )
+    if not record.exists():
+        hub.mkdir(parents=True, exist_ok=True)
+        variables = {
+            "PATH": os.environ.get("PATH", ""),
+            "HOME": str(hub),
+            "HF_HUB_CACHE": str(hub),
+            "HF_DATASETS_CACHE": str(hub / "datasets"),
+        }
+        try:
+            done = subprocess.run(
+                [python, str(WORKER), "fetch"],
+                input=json.dumps(dict(args)),
+                capture_output=True,
+                text=True,
+                check=True,
+                env=variables,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            detail = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1:]
+            raise InfraError(
+                f"Model or data could not be fetched: {''.join(detail)[:200]}.",
+                "Check the network; run it again. `--suite tiny` needs none.",
+            ) from None
+        partial = record.with_suffix(".partial")
+        partial.write_text(done.stdout)
+        partial.rename(record)
+    return hashlib.sha256(record.read_bytes()).hexdigest()[:12]

@@ -1,0 +1,61 @@
+"""Trajectories as text and back; pure. Numbers that are not finite travel as "nan", "inf" and "-inf"."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bisector.model import Step, Trajectory
+
+
+def parse_step(entry: Mapping[str, Any]) -> Step:
+    """Return one logged step; KeyError, TypeError or ValueError where it lacks a number."""
+    tokens = entry.get("num_tokens")
+    return Step(
+        int(entry["step"]),
+        float(entry["loss"]),
+        float(entry["grad_norm"]),
+        None if tokens is None else float(tokens),
+    )
+
+
+def parse_lines(text: str) -> Trajectory:
+    """Return the steps of a `metrics.jsonl`, in the order logged, up to a line that was cut short."""
+    steps = []
+    for line in text.splitlines():
+        try:
+            steps.append(parse_step(json.loads(line)))
+        except (KeyError, TypeError, ValueError):
+            break
+    return tuple(steps)
+
+
+def parse_trainer_state(text: str) -> Trajectory:
+    """Return the training steps of a `trainer_state.json`; empty where it holds none."""
+    try:
+        entries = json.loads(text)["log_history"]
+        return tuple(parse_step(entry) for entry in entries if "loss" in entry)
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def dump_steps(trajectory: Trajectory) -> str:
+    """Return the steps as compact JSON."""
+    return json.dumps(
+        [[s.step, plain(s.loss), plain(s.grad_norm), plain(s.num_tokens)] for s in trajectory]
+    )
+
+
+def load_steps(text: str) -> Trajectory:
+    """Return what `dump_steps` wrote."""
+    return tuple(
+        Step(step, float(loss), float(norm), None if tokens is None else float(tokens))
+        for step, loss, norm, tokens in json.loads(text)
+    )
+
+
+def plain(value: float | None) -> float | str | None:
+    """Return the value as JSON can hold it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -1,0 +1,217 @@
+"""Assembles what a command works with: state, repository, suite, devices, environment of each config."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bisector import environment, runner, tiny
+from bisector.config import Settings, Suite, load_settings, load_suite
+from bisector.errors import BisectorError, InfraError
+from bisector.model import Config, Environment, Hunt
+from bisector.repo import Repository, enclosing_repository
+from bisector.slots import is_alive, own_identity
+from bisector.store import Store
+
+MEMORY_PER_JOB = 2 * 10**9  # bytes; a tiny training of trl peaks at 1.1 GB here
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that recur, as given; empty or None means that the option was not given."""
+
+    repo: str = ""
+    suite: str = ""
+    configs: tuple[str, ...] = ()
+    state: str = ""
+    settings: str = ""
+    python: str = ""
+
+
+@dataclass
+class Session:
+    """One command's view of the world; opens nothing that it is not asked for."""
+
+    options: Options
+    owner: str = field(default_factory=own_identity)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Return the settings of the file named by option or environment, else the defaults."""
+        name = self.options.settings or os.environ.get("BISECTOR_SETTINGS", "")
+        return load_settings(Path(name) if name else None)
+
+    @cached_property
+    def state(self) -> Path:
+        """Return the state directory."""
+        return Path(self.options.state or self.settings.state.dir).resolve()
+
+    @cached_property
+    def store(self) -> Store:
+        """Return the database; what killed processes left is swept first."""
+        store = Store(self.state)
+        _sweep(self.state)
+        return store
+
+    @cached_property
+    def repository(self) -> Repository:
+        """Return the repository asked for, up to date."""
+        location = (
+            self.options.repo or enclosing_repository(Path.cwd()) or self.settings.watch.repository
+        )
+        repository = Repository(location, self.state)
+        repository.update()
+        return repository
+
+    @cached_property
+    def gpus(self) -> list[environment.Gpu]:
+        """Return the GPUs that the settings allow."""
+        chosen = self.settings.train.devices
+        if chosen == "cpu":
+            return []
+        found = environment.list_gpus()
+        return found if chosen == "all" else [g for g in found if int(g.index) in chosen]
+
+    @cached_property
+    def suite(self) -> Suite:
+        """Return the suite asked for; by default h100 where there is CUDA, else tiny."""
+        name = self.options.suite or self.settings.watch.suite
+        return load_suite(name or ("h100" if self.gpus else "tiny"))
+
+    @cached_property
+    def python(self) -> str:
+        """Return the training interpreter."""
+        python = self.options.python or self.settings.train.python or sys.executable
+        return shutil.which(python) or python
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """Return what the training interpreter says of itself."""
+        return runner.describe(self.python)
+
+    @property
+    def suite_gpus(self) -> list[environment.Gpu]:
+        """Return the GPUs that the suite trains on; empty: the CPU."""
+        return [] if self.suite.device == "cpu" else self.gpus
+
+    @cached_property
+    def jobs(self) -> int:
+        """Return how many runs go side by side: one a GPU, or what cores and memory hold."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        on_cpu = max(min(os.cpu_count() or 1, memory // MEMORY_PER_JOB), 1)
+        return self.settings.train.jobs or len(self.suite_gpus) or on_cpu
+
+    def configs(self) -> list[Config]:
+        """Return the configs asked for, by default each class's canonical one that can run here."""
+        if self.options.configs:
+            chosen = [self.suite.config(name) for name in dict.fromkeys(self.options.configs)]
+            for config in chosen:
+                if lack := self.find_lack(config):
+                    raise BisectorError(
+                        f"{config.name} cannot run here: {lack}.",
+                        "Choose another with --config, or run it on a machine that has what it needs.",
+                    )
+            return chosen
+        canonical = [self.suite.canonical(name) for name in self.suite.class_names]
+        runnable = [config for config in canonical if not self.find_lack(config)]
+        if not runnable:
+            raise BisectorError(
+                f"No config of suite {self.suite.name} can run here: "
+                f"{self.find_lack(canonical[0])}.",
+                "Use --suite tiny, which trains on any CPU.",
+            )
+        return runnable
+
+    def find_lack(self, config: Config) -> str:
+        """Return why this machine cannot run the config; empty if it can."""
+        return environment.find_lack(config.requires, self.described["packages"], self.suite_gpus)
+
+    @cached_property
+    def assets(self) -> Path:
+        """Return the directory of the tiny model and data."""
+        return tiny.make_assets(self.state)
+
+    def environment_of(self, config: Config) -> Environment:
+        """Return the environment in which the config trains; brings its model and data here first."""
+        return environment.make_environment(
+            self.described,
+            self.suite_gpus[: config.num_processes],
+            runner.base_variables(self.python),
+            threads=runner.THREADS,
+            data_fingerprint=self._prepare_data(config),
+        )
+
+    def _prepare_data(self, config: Config) -> str:
+        if any("{tiny}" in value for value in config.args.values()):
+            return self.assets.name
+        if config.script:
+            return ""
+        return runner.fetch(self.python, config.args, self.state / "hub")
+
+
+def ask(
+    session: Session, config: Config, commits: Sequence[str], options: "HuntOptions"
+) -> tuple[Hunt, str]:
+    """Return the hunt that asks this, with an id that depends on the question, and the question's digest."""
+    good, bad = commits[0], commits[-1]
+    found = session.environment_of(config)
+    question = hashlib.sha256(
+        json.dumps(
+            [
+                *(good, bad, config.name, config.digest, found.id),
+                *(options.exact, options.thorough, sorted(options.skip)),
+            ]
+        ).encode()
+    ).hexdigest()
+    asked = session.store.hunts_asking(question)
+    if asked and not options.again:
+        stored = session.store.hunt(asked[-1])
+        assert stored
+        return stored[0], question
+    digest = hashlib.sha256(f"{question}/{len(asked)}".encode()).hexdigest()
+    hunt = Hunt(
+        id=f"h{digest[:10]}",
+        repository=session.repository.location,
+        good=good,
+        bad=bad,
+        commits=len(commits) - 1,
+        config=config,
+        environment=found,
+        exact=options.exact,
+        thorough=options.thorough,
+        skip=tuple(options.skip),
+    )
+    return hunt, question
+
+
+@dataclass(frozen=True, slots=True)
+class HuntOptions:
+    """What `hunt` can be told beside its ends; `max_runs` None means no limit."""
+
+    exact: bool = False
+    thorough: bool = False
+    skip: Sequence[str] = ()
+    max_runs: int | None = None
+    again: bool = False
+
+
+def _sweep(state: Path) -> None:
+    """Remove what processes that are gone have left: trainings, checkouts, scratch."""
+    for folder in (state / "checkouts", state / "scratch"):
+        folder.mkdir(exist_ok=True)
+        for left in folder.iterdir():
+            if not is_alive(left.name):
+                runner.kill_owned(left.name)
+                try:
+                    shutil.rmtree(left)
+                except OSError as error:
+                    raise InfraError(
+                        f"{left} was left by a killed run and cannot be removed: {error}.",
+                        "Remove it by hand; run it again.",
+                    ) from None

@@ -1,0 +1,106 @@
+"""Locks between processes: one run a device slot on this machine, one process a hunt."""
+
+import fcntl
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+
+class Lock:
+    """An advisory file lock; the kernel drops it when its holder dies, however it dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the lock if it is free; say whether it was."""
+        file = _open_for_all(self._path)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+class Slots:
+    """The places for runs on this machine's devices: `names` such as "cpu0" or "cuda1"."""
+
+    def __init__(self, names: list[str]) -> None:
+        folder = Path(tempfile.gettempdir())
+        self._locks = {name: Lock(folder / f"bisector-{name}.lock") for name in names}
+        self._taken: set[str] = set()
+
+    def take(self, count: int) -> list[str] | None:
+        """Hold `count` free slots, or all there are if fewer, and return them; None if too few are free."""
+        held: list[str] = []
+        wanted = min(count, len(self._locks))
+        for name, lock in self._locks.items():
+            if len(held) < wanted and name not in self._taken and lock.acquire():
+                self._taken.add(name)
+                held.append(name)
+        if len(held) == wanted:
+            return held
+        self.give(held)
+        return None
+
+    def give(self, names: list[str]) -> None:
+        """Give slots back."""
+        for name in names:
+            self._taken.remove(name)
+            self._locks[name].release()
+
+
+def own_identity() -> str:
+    """Return a name for this process that no later process of the same number shares."""
+    pid = os.getpid()
+    return f"{pid}-{_start_time(pid)}"
+
+
+def is_alive(identity: str) -> bool:
+    """Whether the process of that name still runs."""
+    pid, _, started = identity.partition("-")
+    return pid.isdigit() and bool(started) and _start_time(int(pid)) == started
+
+
+def _start_time(pid: int) -> str:
+    """Return the process's start in clock ticks since boot; empty if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    state, *fields = text.rpartition(")")[2].split()
+    return "" if state == "Z" else fields[18]
+
+
+def _open_for_all(path: Path) -> int:
+    """Open a lock file that users share; creating it in a sticky directory works once only."""
+    try:
+        return os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(PermissionError):
+            os.fchmod(file, 0o666)
+        return file
