@@ -10,12 +10,12 @@ from bisector import environment
 from bisector.declared import read_declared
 from bisector.errors import InfraError
 from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
-from bisector.runner import Job, KilledError, Running
+from bisector.runner import Job, KilledError, Running, SupervisorKilledError
 from bisector.session import Session
 from bisector.slots import Slots
 
 POLL = 0.01  # seconds between looks at running children
-KILLS_UNTIL_CRASH = 3  # a training killed so often is taken to need more memory than there is
+KILLS_UNTIL_CRASH = 5  # a training killed so often at one step is taken to bring it on itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class Bench:
         self._checkouts = session.state / "checkouts" / session.owner
         self._scratch = session.state / "scratch" / session.owner
         self._refused: list[tuple[Order, Run]] = []
+        self._kills: dict[Order, list[int]] = {}  # the step at which each try was killed
         self.in_flight: list[InFlight] = []
 
     def __enter__(self) -> "Bench":
@@ -79,6 +80,12 @@ class Bench:
             return False
         try:
             flight = self._launch(order, slots)
+        except OSError as error:
+            self._slots.give(slots)
+            raise InfraError(
+                f"The run of {order.sha[:10]} could not be prepared: {error}.",
+                "Free space under the state directory; run it again.",
+            ) from None
         except BaseException:
             self._slots.give(slots)
             raise
@@ -144,12 +151,15 @@ class Bench:
         return InFlight(order, Running(job), slots, time.time())
 
     def _after_kill(self, flight: InFlight, error: KilledError) -> RunResult | None:
-        order, store = flight.order, self._session.store
-        store.add_incident(flight.running.job.run, order.hunt, order.sha, error.problem)
-        if store.count_incidents(order.hunt, order.sha) < KILLS_UNTIL_CRASH:
+        """Return None to try again, or a crash where every try ends so, at the same step."""
+        order = flight.order
+        kills = self._kills.setdefault(order, [])
+        if not isinstance(error, SupervisorKilledError):
+            kills.append(flight.running.steps())
+        if len(kills) < KILLS_UNTIL_CRASH or len(set(kills[-KILLS_UNTIL_CRASH:])) > 1:
             self._say(f"{order.sha[:10]}: {error.problem} {error.remedy}")
             return None
-        message = f"killed from outside {KILLS_UNTIL_CRASH} times, perhaps for memory"
+        message = f"killed {len(kills)} times at step {kills[0]}, perhaps for memory"
         crash = Crash("Killed", "", message)
         return RunResult(Status.CRASHED, (), crash, message, time.time() - flight.began)
 

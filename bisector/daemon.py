@@ -31,6 +31,8 @@ class Loop:
     def __init__(self, session: Session, bench: Bench, progress: Progress) -> None:
         self._session, self._bench, self._progress = session, bench, progress
         self._cases: dict[str, Case] = {}
+        self._actions: list[Start | Conclude] = []
+        self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
         self.conclusions: dict[str, Conclusion] = {}
 
     def run(self, cases: list[Case], is_stopped: Callable[[], bool]) -> None:
@@ -46,10 +48,12 @@ class Loop:
         for order, run in ended:
             self._take(order, run)
         cases = list(self._cases.values())
-        actions = plan.next_actions(
-            cases, [_start(flight.order) for flight in self._bench.in_flight]
-        )
-        done = [self._do(action) for action in actions]
+        in_flight = [_start(flight.order) for flight in self._bench.in_flight]
+        seen = (in_flight, len(cases))
+        if ended or seen != self._planned_for:
+            self._actions = plan.next_actions(cases, in_flight)
+            self._planned_for = seen
+        done = [self._do(action) for action in self._actions]
         self._progress.tick(self._bench.in_flight, cases)
         return bool(ended) or any(done)
 

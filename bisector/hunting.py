@@ -126,7 +126,8 @@ def _pursue(session: Session, cases: list[Case], progress: Progress) -> dict[str
             try:
                 loop.run(left, lambda: stop.is_set)
             except InfraError as error:
-                missing = Conclusion(Outcome.INFRA, f"{error.problem} {error.remedy}")
+                if not stop.is_set:  # a signal also ends what git was doing
+                    missing = Conclusion(Outcome.INFRA, f"{error.problem} {error.remedy}")
             conclusions |= loop.conclusions
         return {case.hunt.id: conclusions.get(case.hunt.id, missing) for case in cases}
 

@@ -61,8 +61,13 @@ class Repository:
                 "Give --repo a repository's path or URL.",
             ) from None
         try:
-            repo.git.update_environment(**GIT_VARIABLES)
+            repo.git.update_environment(**GIT_VARIABLES, GIT_DIR=str(repo.git_dir))
             yield repo
+        except git.GitCommandError as error:
+            raise BisectorError(
+                f"git failed in {self.location}: {_last_line(error)}.",
+                "Check the repository with `git fsck`.",
+            ) from None
         finally:
             repo.close()
 

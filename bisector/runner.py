@@ -41,7 +41,11 @@ INHERITED = (
 
 
 class KilledError(InfraError):
-    """A process of the run was killed from outside; perhaps for memory, perhaps by a person."""
+    """A process of the run was killed; perhaps by a person, perhaps for memory, perhaps by itself."""
+
+
+class SupervisorKilledError(KilledError):
+    """Not the training was killed but what watches it, so the commit had no part in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class Running:
             [sys.executable, "-I", "-S", str(WORKER), "supervise"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=(job.scratch / "supervisor.log").open("wb"),
             start_new_session=True,
         )
         assert self._process.stdin
@@ -127,7 +131,12 @@ class Running:
         self._close()
         if not self._result.exists():
             kill_owned(self.job.owner, self.job.run)
-            raise KilledError("The run's supervisor was killed.", "The run is made again.")
+            if self._process.returncode > 0:
+                last = (self.job.scratch / "supervisor.log").read_text().strip().splitlines()[-1:]
+                raise InfraError(f"The supervisor failed: {''.join(last)}.", "Run it again.")
+            raise SupervisorKilledError(
+                "The run's supervisor was killed.", "The run is made again."
+            )
         result = json.loads(self._result.read_text())
         return _read_result(self.job, result, self._output, _memory_kills() > self._kills)
 
@@ -214,7 +223,7 @@ def _read_result(
     tail = _tail(job.log)
     seconds = float(str(result["seconds"]))
     if result["cancelled"]:
-        raise KilledError("The run was ended from outside.", "The run is made again.")
+        raise SupervisorKilledError("The run was ended from outside.", "The run is made again.")
     trajectory = _read_trajectory(job, output)
     if result["timed_out"]:
         reason = f"passed its time-out of {job.timeout:.0f} s at step {len(trajectory)}"

@@ -49,13 +49,6 @@ MIGRATIONS = (
     CREATE INDEX runs_by_hunt ON runs (hunt, started);
     CREATE INDEX runs_by_question ON runs (sha, config, environment);
     CREATE INDEX runs_by_start ON runs (started);
-    CREATE TABLE incidents (        -- attempts that observed nothing
-        run TEXT PRIMARY KEY,
-        hunt TEXT,
-        sha TEXT NOT NULL,
-        time REAL NOT NULL,
-        message TEXT NOT NULL
-    );
     """,
 )
 
@@ -242,21 +235,6 @@ class Store:
         """Return the newest runs and their configs' names, newest first."""
         rows = self._db.execute("SELECT * FROM runs ORDER BY started DESC LIMIT ?", (limit,))
         return [(_run(row), row["name"]) for row in rows]
-
-    def add_incident(self, run: str, hunt: str | None, sha: str, message: str) -> None:
-        """Append an attempt that observed nothing."""
-        with self._transaction() as db:
-            db.execute(
-                "INSERT INTO incidents VALUES (?, ?, ?, ?, ?)",
-                (run, hunt, sha, time.time(), message),
-            )
-
-    def count_incidents(self, hunt: str | None, sha: str) -> int:
-        """Return how many attempts at a commit observed nothing, for one hunt."""
-        row = self._db.execute(
-            "SELECT count(*) FROM incidents WHERE hunt IS ? AND sha = ?", (hunt, sha)
-        ).fetchone()
-        return int(row[0])
 
 
 def _run(row: sqlite3.Row) -> Run:

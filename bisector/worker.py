@@ -5,35 +5,31 @@ ends all that came of it; `worker.py describe` and `worker.py fetch` look at and
 Every Python process of a training imports this file through `sitecustomize` and calls `record`, which
 writes per-step values and crashes beside the output; it changes nothing that is computed.
 
-Only the standard library is imported at the top; the training stack where it is needed.
+Only the cheap part of the standard library is imported at the top, since every process of a training
+pays for it; the rest, and the training stack, where it is needed.
 """
 
-import ctypes
-import errno
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import json
 import os
-import platform
-import select
 import signal
-import subprocess
 import sys
 import time
-import traceback
-import types
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import subprocess
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOG_TAIL = 256  # chunks of at most 4 KiB kept once the log is full
-FOLDER = (
-    "BISECTOR_RUN_DIR"  # where a training process leaves metrics.jsonl, facts.json, crash-*.json
-)
+SUPERVISOR = "BISECTOR_SUPERVISOR"  # the supervisor's process number, told to a training
+FOLDER = "BISECTOR_RUN_DIR"  # where a training leaves metrics.jsonl, facts.json, crash-*.json
 
 
 # Supervision: one process between bisector and the training. It ends everything below it when the
@@ -46,13 +42,15 @@ def supervise() -> None:
     Specification: argv, env, cwd, log, log_limit (bytes), timeout (seconds), result. Result: exit (an
     exit code, negative for a signal), timed_out, cancelled, seconds.
     """
+    import subprocess
+
     spec = json.loads(sys.stdin.buffer.readline())
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: os.close(0))
     started = time.monotonic()
     child = subprocess.Popen(
         spec["argv"],
-        env=spec["env"],
+        env={**spec["env"], SUPERVISOR: str(os.getpid())},
         cwd=spec["cwd"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -77,6 +75,8 @@ def supervise() -> None:
 
 def _watch(child: "subprocess.Popen[bytes]", log: "_Log", deadline: float) -> str:
     """Copy output until the child ends ("exit"), time is up ("timeout") or bisector left ("cancelled")."""
+    import select
+
     assert child.stdout
     process = os.pidfd_open(child.pid)
     sources: list[Any] = [process, 0, child.stdout]
@@ -155,6 +155,8 @@ def _die_with_parent() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
+    import ctypes
+
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -173,14 +175,17 @@ def record() -> None:
     folder = os.environ.get(FOLDER)
     if not folder:
         return
-    _die_with_parent()
+    if os.environ.get(SUPERVISOR) != str(os.getppid()):
+        _die_with_parent()  # the supervisor's own child does already
     sys.excepthook = lambda kind, error, trace: _record_crash(folder, kind, error, trace)
     sys.meta_path.insert(0, _TrainerFinder(folder))
 
 
 def _record_crash(
-    folder: str, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+    folder: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
+    import errno
+
     sys.__excepthook__(kind, error, trace)
     if isinstance(error, KeyboardInterrupt):
         return
@@ -198,8 +203,10 @@ def _record_crash(
     _write_whole(os.path.join(folder, f"crash-{os.getpid()}.json"), json.dumps(crash))
 
 
-def _innermost_place(trace: types.TracebackType | None) -> str:
+def _innermost_place(trace: TracebackType | None) -> str:
     """Return file and function of the innermost frame in the checkout; a line number would move."""
+    import traceback
+
     checkout = os.environ.get("BISECTOR_CHECKOUT", "")
     place = ""
     for frame, _ in traceback.walk_tb(trace):
@@ -216,7 +223,7 @@ class _TrainerFinder(importlib.abc.MetaPathFinder):
         self._folder = folder
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "transformers.trainer":
             return None
@@ -226,7 +233,7 @@ class _TrainerFinder(importlib.abc.MetaPathFinder):
             return spec
         folder, run_module = self._folder, spec.loader.exec_module
 
-        def exec_module(module: types.ModuleType) -> None:
+        def exec_module(module: ModuleType) -> None:
             run_module(module)
             module.DEFAULT_CALLBACKS.append(_make_callback(folder))
 
@@ -262,6 +269,9 @@ def _make_callback(folder: str) -> Any:
 
 def describe() -> None:
     """Print the interpreter, every installed distribution and the devices as JSON; imports no stack."""
+    import importlib.metadata
+    import platform
+
     packages: dict[str, str] = {}
     for found in importlib.metadata.distributions():
         name = found.metadata["Name"]
@@ -281,6 +291,8 @@ def describe() -> None:
 
 def _installed_trl() -> str:
     """Return the directory of the installed trl; empty if there is none."""
+    import importlib.metadata
+
     try:
         return str(importlib.metadata.distribution("trl").locate_file("trl"))
     except importlib.metadata.PackageNotFoundError:
@@ -288,6 +300,8 @@ def _installed_trl() -> str:
 
 
 def _processor() -> str:
+    import platform
+
     with open("/proc/cpuinfo") as file:
         for line in file:
             if line.startswith("model name"):
