@@ -95,7 +95,7 @@ def _expect(progress: TerminalProgress, cases: Sequence[plan.Case]) -> None:
         commits = len(case.commits) - 1
         stored = f", {len(case.runs)} stored" if case.runs else ""
         progress.said(
-            f"{case.hunt.config.name}: {commits} commits, at most about "
+            f"{case.hunt.config.name}: {report.count(commits, 'commit')}, about "
             f"{plan.expected_runs(commits)} runs if the ends differ and nothing is skipped{stored}"
         )
 

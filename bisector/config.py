@@ -263,7 +263,8 @@ def _parse(path: Path, kind: type[Parsed]) -> Parsed:
     except tomllib.TOMLDecodeError as error:
         raise BisectorError(f"{path} is not TOML: {error}.", "Mend that line.") from None
     except ValidationError as error:
-        first = error.errors()[0]
+        # An unknown key first: a key that is said to be missing is often just misspelt.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             known = _keys_at(kind, first["loc"][:-1])

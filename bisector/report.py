@@ -149,7 +149,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
     found.append(
         (
             "range",
-            f"{report.hunt.good[:10]} … {report.hunt.bad[:10]}, {report.hunt.commits} commits",
+            f"{report.hunt.good[:10]} … {report.hunt.bad[:10]}, {count(report.hunt.commits, 'commit')}",
         )
     )
     found.append(("cost", _cost(report)))
@@ -187,7 +187,7 @@ def _subject(report: Report, sha: str) -> str:
 def _cost(report: Report) -> str:
     runs = executions(report.runs)
     return (
-        f"{len(runs)} runs, {sum(len(r.result.trajectory) for r in runs)} training steps, "
+        f"{count(len(runs), 'run')}, {sum(len(r.result.trajectory) for r in runs)} training steps, "
         f"{duration(wall_seconds(runs))}"
     )
 
@@ -198,6 +198,11 @@ def describe_environment(environment: Environment) -> str:
         f"{n} {environment.packages[n]}" for n in SHOWN_PACKAGES if n in environment.packages
     ]
     return ", ".join([f"Python {environment.python}", *versions, environment.gpu])
+
+
+def count(number: int, noun: str) -> str:
+    """Return "1 commit", "2 commits"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(seconds: float) -> str:

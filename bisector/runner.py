@@ -101,7 +101,7 @@ class Running:
         _write_front(job)
         job.log.parent.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(WORKER), "supervise"],
+            [sys.executable, "-I", "-S", str(WORKER), "supervise", str(job.scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=(job.scratch / "supervisor.log").open("wb"),

@@ -1,7 +1,7 @@
 """Runs inside the training environment: supervises one training, records it, describes its environment.
 
-Run by path, never imported by bisector: `worker.py supervise` starts the training command of a run and
-ends all that came of it; `worker.py describe` and `worker.py fetch` look at and fill the environment.
+Run by path, never imported by bisector: `worker.py supervise DIR` starts the training command of a run
+(DIR names it for `ps`) and ends all that came of it; `worker.py describe` and `worker.py fetch` look at and fill the environment.
 Every Python process of a training imports this file through `sitecustomize` and calls `record`, which
 writes per-step values and crashes beside the output; it changes nothing that is computed.
 

@@ -1,32 +1,249 @@
+"""Whole hunts through the command line, on a repository whose commit n says n."""
+
 import json
 import subprocess
-import sys
+import threading
 from pathlib import Path
-from typing import Any
 
-from synthetic import make_repository
+import pytest
+from driving import bisector, hunt, only_hunt
+from synthetic import git, make_repository
 
 
-def run_bisector(folder: Path, *args: str, **kwargs: Any) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "bisector", *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        **kwargs,
+def test_a_hunt_names_the_commit_and_says_all_that_the_contract_lists(tmp_path: Path) -> None:
+    plans = [{"tokens": 7}] * 11 + [{"tokens": 8, "loss": 0.5}] * 6
+    shas = make_repository(tmp_path / "repo", plans)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["outcome"] == "culprit"
+    found = entry["culprit"]
+    assert (found["sha"], found["parent"]) == (shas[11], shas[10])
+    assert (found["subject"], found["author"], found["pull_request"]) == (
+        "commit 11 (#11)",
+        "x",
+        11,
     )
+    assert found["deviation"] == {
+        "metric": "loss",
+        "kind": "step",
+        "step": 1,
+        "observed": 1.5,
+        "reference": 1.0,
+        "limit": 1e-3,
+        "data_changed": True,
+    }
+    assert entry["ends_deviation"] == found["deviation"]
+    assert (entry["confirmed"], entry["explained"], entry["compared_steps"]) == (True, True, 5)
+    assert entry["noise"] == {"loss": 0.0, "grad_norm": 0.0}
+    assert (entry["commits"], entry["candidates"], entry["axis"]) == (16, 16, "commit")
+    assert entry["runs"] == len(entry["probes"]) <= 4 + 4 + 4
+    assert entry["training_steps"] == 5 * entry["runs"]
+    assert {p["role"] for p in entry["probes"]} == {"end", "search", "confirm"}
+    assert {p["verdict"] for p in entry["probes"]} == {"good", "bad"}
+    assert all(p["status"] == "completed" and not p["reused"] for p in entry["probes"])
+    assert entry["environment"]["gpu"] == "cpu"
+    assert entry["environment"]["threads"] == 1
+    for key in ("others", "transient", "suspects", "notes", "advice"):
+        assert entry[key] == []
 
 
-def test_a_hunt_names_the_commit_that_moved_the_loss(tmp_path: Path) -> None:
-    shas = make_repository(tmp_path / "repo", [{}] * 11 + [{"loss": 0.5}] * 6)
-    done = run_bisector(
-        tmp_path, "hunt", shas[0], shas[-1], "--repo", "repo", "--suite", "toy.toml", "--json"
+def test_the_same_command_shows_the_same_hunt_and_again_runs_it_afresh(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 3 + [{"loss": 0.5}] * 2)
+    first, second = (hunt(tmp_path, shas[0], shas[-1]) for _ in range(2))
+    assert second == first
+    afresh = hunt(tmp_path, shas[0], shas[-1], "--again")
+    assert afresh["hunt"] != first["hunt"]
+    assert afresh["culprit"] == first["culprit"]
+    assert hunt(tmp_path, shas[0], shas[-1])["hunt"] == afresh["hunt"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("raise KeyError('gone')", "KeyError"),
+        ("import a_module_that_is_not_there", "ModuleNotFoundError"),
+        ("sys.exit(3)", "Exit 3"),
+        ("os.abort()", "SIGABRT"),
+        ("sys.exit(0)", "NoMetrics"),
+        (
+            "open(os.path.join(out, 'metrics.jsonl'), 'w').write('{\"step\": 1'); sys.exit(0)",
+            "NoMetrics",
+        ),
+    ],
+)
+def test_a_crash_at_the_bad_end_is_hunted(tmp_path: Path, code: str, kind: str) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 3 + [{"code": code}] * 3)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["outcome"] == "culprit"
+    assert entry["culprit"]["sha"] == shas[3]
+    assert entry["crash"]["type"] == kind
+    assert entry["culprit"]["deviation"]["kind"] == "crash"
+
+
+@pytest.mark.parametrize("literal", ["nan", "inf", "-inf"])
+def test_values_that_are_not_finite_are_found_and_written_as_strings(
+    tmp_path: Path, literal: str
+) -> None:
+    bad = {"loss": float(literal)}
+    shas = make_repository(tmp_path / "repo", [{}] * 3 + [bad] * 3)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["culprit"]["sha"] == shas[3]
+    deviation = entry["culprit"]["deviation"]
+    assert (deviation["kind"], deviation["observed"]) == ("non_finite", literal)
+
+
+def test_a_change_in_the_number_of_steps_is_found(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 3 + [{"steps": 4}] * 3)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["culprit"]["sha"] == shas[3]
+    assert entry["culprit"]["deviation"]["kind"] == "length"
+
+
+def test_suspects_and_two_changes_and_a_revert_end_as_the_contract_says(tmp_path: Path) -> None:
+    broken = {"code": "raise ImportError('no')"}
+    shas = make_repository(tmp_path / "repo", [{}] * 4 + [broken] * 10 + [{"loss": 0.5}] * 4)
+    entry = hunt(tmp_path, shas[0], shas[-1], code=3)
+    assert entry["outcome"] == "suspects"
+    assert [s["sha"] for s in entry["suspects"]] == shas[4:15]
+    assert {s["why"] for s in entry["suspects"]} <= {"skipped", "untested"}
+    assert entry["culprit"] is None
+
+
+def test_two_changes_are_named_oldest_first(tmp_path: Path) -> None:
+    plans = [{}] * 4 + [{"loss": 0.02}] * 4 + [{"loss": 3.0}] * 4
+    shas = make_repository(tmp_path / "repo", plans)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["culprit"]["sha"] == shas[4]
+    assert [other["sha"] for other in entry["others"]] == [shas[8]]
+    assert entry["others"][0]["deviation"]["reference"] == pytest.approx(1.02)
+
+
+def test_a_change_and_its_revert_are_not_reproduced(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 2 + [{"loss": 1.0}] * 2 + [{}] * 2)
+    entry = hunt(tmp_path, shas[0], shas[-1], code=3)
+    assert (entry["outcome"], entry["runs"]) == ("not_reproduced", 4)
+
+
+def test_a_hang_is_run_twice_and_skipped(tmp_path: Path) -> None:
+    hang = {"code": "import time; time.sleep(600)"}
+    shas = make_repository(tmp_path / "repo", [{}] * 2 + [hang] + [{"loss": 1.0}] * 1)
+    (tmp_path / "bisector.toml").write_text('[train]\ntimeout = "2s"\n')
+    entry = hunt(tmp_path, shas[0], shas[-1], "--settings", "bisector.toml", code=3)
+    assert [s["sha"] for s in entry["suspects"]] == shas[2:]
+    hung = [p for p in entry["probes"] if p["sha"] == shas[2]]
+    assert [p["status"] for p in hung] == ["timed_out"] * 2
+
+
+def test_a_training_that_kills_itself_each_time_is_skipped_in_the_end(tmp_path: Path) -> None:
+    killed = {"code": "import signal; os.kill(os.getpid(), signal.SIGKILL)"}
+    shas = make_repository(tmp_path / "repo", [{}] * 2 + [killed] + [{"loss": 1.0}] * 1)
+    entry = hunt(tmp_path, shas[0], shas[-1], code=3)
+    (skipped,) = (p for p in entry["probes"] if p["sha"] == shas[2])
+    assert (skipped["status"], skipped["verdict"]) == ("crashed", "skip")
+    assert "killed 5 times" in skipped["reason"]
+
+
+def test_a_flood_of_output_is_cut_and_its_end_kept(tmp_path: Path) -> None:
+    flood = {"code": "[print('x' * 99) for _ in range(300_000)]; raise ValueError('at the end')"}
+    shas = make_repository(tmp_path / "repo", [{}, flood])
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["crash"]["message"] == "at the end"
+    logs = list((tmp_path / "state" / "logs").iterdir())
+    assert max(log.stat().st_size for log in logs) < 6_000_000
+    assert any("ValueError: at the end" in log.read_text()[-2000:] for log in logs)
+
+
+def test_the_subject_of_a_commit_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    shas = make_repository(
+        tmp_path / "repo",
+        [{}, {"loss": 1.0}],
+        subject=lambda n: "red \x1b[31m bell \x07 [bold]markup[/bold] \u202e reversed",
     )
-    assert done.returncode == 0, done.stderr
-    (hunt,) = json.loads(done.stdout)["hunts"]
-    assert hunt["outcome"] == "culprit"
-    assert hunt["culprit"]["sha"] == shas[11]
-    assert hunt["confirmed"]
-    assert hunt["explained"]
+    done = bisector(
+        tmp_path, "hunt", shas[0], shas[1], "--repo", "repo", "--suite", "toy.toml", "-v"
+    )
+    assert done.returncode == 0
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.stdout + done.stderr)
+    assert "[bold]markup[/bold]" in done.stdout
+    entry = hunt(tmp_path, shas[0], shas[1])
+    markdown = bisector(tmp_path, "show", entry["hunt"], "--format", "markdown").stdout
+    assert "\\[bold\\]" in markdown
+    assert not {"\x1b", "\x07", "\u202e"} & set(markdown)
+
+
+def test_only_first_parents_are_candidates(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 3)
+    repo = tmp_path / "repo"
+    git(repo, "checkout", "-q", "-b", "side", shas[1])
+    (repo / "plan.json").write_text(json.dumps({"loss": 1.0}))
+    git(repo, "commit", "-qam", "on the side")
+    git(repo, "checkout", "-q", "main")
+    git(repo, "merge", "-q", "--no-ff", "-m", "merge the side", "side", "-X", "theirs")
+    entry = hunt(tmp_path, shas[0], "main")
+    assert entry["culprit"]["sha"] == git(repo, "rev-parse", "main")
+    assert entry["commits"] == 3
+
+
+def test_a_budget_ends_the_hunt_and_a_larger_one_goes_on(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 9 + [{"loss": 0.5}] * 8)
+    entry = hunt(tmp_path, shas[0], shas[-1], "--max-runs", 7, code=3)
+    assert entry["outcome"] == "budget"
+    assert entry["runs"] <= 7
+    assert shas[9] in [s["sha"] for s in entry["suspects"]]
+    again = hunt(tmp_path, shas[0], shas[-1], "--max-runs", 40)
+    assert again["culprit"]["sha"] == shas[9]
+    assert again["hunt"] == entry["hunt"]
+    assert again["probes"][: entry["runs"]] == entry["probes"]
+
+
+def test_two_processes_that_ask_the_same_share_one_hunt(tmp_path: Path) -> None:
+    slow = {"code": "import time; time.sleep(0.3)"}
+    shas = make_repository(tmp_path / "repo", [slow] * 3 + [{"loss": 0.5}] * 3)
+    answers: list[subprocess.CompletedProcess[str]] = []
+
+    def ask() -> None:
+        args = ("hunt", shas[0], shas[-1], "--repo", "repo", "--suite", "toy.toml", "--json")
+        answers.append(bisector(tmp_path, *args))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    entries = [only_hunt(answer.stdout) for answer in answers]
+    assert entries[0] == entries[1] == entries[2]
+    assert entries[0]["culprit"]["sha"] == shas[3]
+    assert entries[0]["runs"] <= 4 + 3 + 4
+
+
+def test_two_hunts_share_one_state_directory(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 3 + [{"loss": 0.5}] * 3 + [{"norm": 1.0}] * 3)
+    found: dict[str, str] = {}
+
+    def ask(good: str, bad: str) -> None:
+        found[bad] = hunt(tmp_path, good, bad)["culprit"]["sha"]
+
+    threads = [
+        threading.Thread(target=ask, args=(shas[0], shas[5])),
+        threading.Thread(target=ask, args=(shas[4], shas[8])),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {shas[5]: shas[3], shas[8]: shas[6]}
+
+
+def test_people_see_the_answer_first_in_eighty_columns(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 3 + [{"loss": 0.5}] * 3)
+    done = bisector(
+        tmp_path, "hunt", shas[0], shas[-1], "--repo", "repo", "--suite", "toy.toml", COLUMNS="80"
+    )
+    first, *rest = done.stdout.splitlines()
+    assert first == f"toy: {shas[3][:10]} moved the trajectory: commit 3 (#3)"
+    assert all(len(line) <= 80 for line in rest)
+    assert "confirmed" in done.stdout
+    expected, *progress = done.stderr.splitlines()
+    assert "5 commits" in expected
+    assert "11 runs" in expected
+    assert 10 <= len(progress) <= 11
+    assert all(line.startswith("toy ") for line in progress)

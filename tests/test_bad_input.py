@@ -1,0 +1,177 @@
+"""Everything people can get wrong ends in one sentence that says what is wrong and one that says what to do."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+from driving import assert_two_sentences, bisector
+from synthetic import SUITE, git, make_repository
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("place")
+    make_repository(folder / "repo", [{}] * 3 + [{"loss": 0.5}] * 3)
+    git(folder / "repo", "branch", "side", "main~3")
+    git(folder / "repo", "checkout", "-q", "side")
+    git(folder / "repo", "commit", "-q", "--allow-empty", "-m", "aside")
+    git(folder / "repo", "checkout", "-q", "main")
+    git(folder, "clone", "-q", "--depth", "2", f"file://{folder}/repo", "shallow")
+    (folder / "empty").mkdir()
+    (folder / "file").write_text("")
+    return folder
+
+
+HERE = ("--repo", "repo", "--suite", "toy.toml")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("main~2", "nowhere", *HERE), 1, ("'nowhere'",)),
+        (("deadbeef", "main", *HERE), 1, ("'deadbeef'",)),
+        (("main", "main~3", *HERE), 1, ("Swap",)),
+        (("main", "main", *HERE), 1, ("same commit",)),
+        (("side", "main", *HERE), 1, ("first-parent",)),
+        (("a", "b", "--repo", "empty", "--suite", "toy.toml"), 1, ("not a git repository",)),
+        (("a", "b", "--repo", "absent", "--suite", "toy.toml"), 1, ("not a git repository",)),
+        (("a", "b", "--repo", "shallow", "--suite", "toy.toml"), 1, ("unshallow",)),
+        (("a", "b", "--repo", "ext::sh -c true", "--suite", "toy.toml"), 1, ("ext::",)),
+        (("a", "b", "--repo=-upload-pack=x", "--suite", "toy.toml"), 1, ("-upload-pack",)),
+        (
+            ("a", "b", "--repo", "http://127.0.0.1:1/x.git", "--suite", "toy.toml"),
+            4,
+            ("127.0.0.1",),
+        ),
+        (("main~3", "main", *HERE, "--config", "tou"), 1, ("'tou'", "'toy'")),
+        (("main~3", "main", "--repo", "repo", "--suite", "tyni"), 1, ("tiny",)),
+        (("main~3", "main", "--repo", "repo", "--suite", "absent.toml"), 1, ("absent.toml",)),
+        (("main~3", "main", *HERE, "--max-runs", "4"), 1, ("at least 5",)),
+        (("main~3", "main", *HERE, "--skip", "main"), 1, ("--skip",)),
+        (("main~3", "main", *HERE, "--state", "file/state"), 1, ("--state",)),
+        (("main~3", "main", *HERE, "--python", "absent-python"), 1, ("absent-python",)),
+        (("main~3", "main", *HERE, "--settings", "absent.toml"), 1, ("absent.toml",)),
+        (
+            ("main~3", "main", "--repo", "repo", "--suite", "h100", "--config", "sft_fa2"),
+            1,
+            ("sft_fa2 cannot run here", "CUDA"),
+        ),
+    ],
+)
+def test_a_hunt_that_cannot_begin(
+    place: Path, args: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    assert_two_sentences(bisector(place, "hunt", *args), code, *words)
+
+
+def test_an_ambiguous_commit_is_called_so(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 300)
+    prefixes = [sha[:4] for sha in shas]
+    twice = [prefix for prefix in prefixes if prefixes.count(prefix) > 1]
+    if not twice:
+        pytest.skip("no two of 300 commits share four digits this time")
+    done = bisector(tmp_path, "hunt", twice[0], "main", *HERE)
+    assert_two_sentences(done, 1, "ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("tol =", "tool ="), ("class.toy.tool", "'tol'")),
+        (("canonical", "cannonical"), ("class.toy.cannonical", "'canonical'")),
+        (
+            ("[class.toy.members.toy]", "[class.toy.members.toy]\nargz = {}"),
+            ("members.toy.argz", "'args'"),
+        ),
+        (('script = "train.py"', ""), ("method", "script")),
+        (('canonical = "toy"', 'canonical = "tou"'), ("'tou'", "'toy'")),
+        (("loss = 1e-3", "loss = -1.0"), ("tol.loss",)),
+        (("[class.toy]", "[class.toy"), ("TOML",)),
+        (('canonical = "toy"', 'canonical = "toy"\nrequires = ["cuba"]'), ("'cuba'",)),
+    ],
+)
+def test_a_wrong_suite_file_is_named_with_place_and_nearest_key(
+    place: Path, tmp_path: Path, change: tuple[str, str], words: tuple[str, ...]
+) -> None:
+    suite = tmp_path / "wrong.toml"
+    suite.write_text(SUITE.replace(*change))
+    done = bisector(place, "hunt", "main~3", "main", "--repo", "repo", "--suite", suite)
+    assert_two_sentences(done, 1, "wrong.toml", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[watch]\nintervall = '5m'", ("watch.intervall", "'interval'")),
+        ("[train]\ntimeout = 30", ("train.timeout", "duration")),
+        ("[train]\njobs = 'many'", ("train.jobs",)),
+        ("[trian]\n", ("trian", "'train'")),
+        ("[state]\nmax_size = '50'", ("state.max_size", "size")),
+        ("[[notify]]\nname = 'x'\nkind = 'mail'", ("notify.0.kind",)),
+    ],
+)
+def test_wrong_settings_are_named(
+    place: Path, tmp_path: Path, text: str, words: tuple[str, ...]
+) -> None:
+    settings = tmp_path / "bisector.toml"
+    settings.write_text(text)
+    done = bisector(place, "hunt", "main~3", "main", *HERE, "--settings", settings)
+    assert_two_sentences(done, 1, "bisector.toml", *words)
+    done = bisector(place, "hunt", "main~3", "main", *HERE, BISECTOR_SETTINGS=str(settings))
+    assert_two_sentences(done, 1, *words)
+
+
+def test_state_of_a_newer_version_is_left_alone(place: Path, tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "bisector.db")
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    done = bisector(place, "hunt", "main~3", "main", *HERE, "--state", tmp_path)
+    assert_two_sentences(done, 1, "newer")
+
+
+def test_a_file_that_is_no_database_is_left_alone(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "bisector.db").write_text("not a database, but long enough to be read as one" * 99)
+    done = bisector(place, "status", "--state", tmp_path)
+    assert_two_sentences(done, 1, "no database")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        '{"steps": []}',
+        '{"steps": 3}',
+        "[1]",
+        '{"steps": [{"step": 1, "loss": 1.0}]}',
+        "\xff",
+    ],
+)
+def test_an_unreadable_reference_is_refused(place: Path, tmp_path: Path, content: str) -> None:
+    reference = tmp_path / "reference.json"
+    reference.write_text(content, "latin-1")
+    done = bisector(place, "compare", reference, reference)
+    assert_two_sentences(done, 1, "reference.json")
+    done = bisector(place, "probe", "main", *HERE, "--against", reference)
+    assert_two_sentences(done, 129, "reference.json")
+
+
+def test_wrong_usage_is_two(place: Path) -> None:
+    assert bisector(place, "hunt", "main").returncode == 2
+    assert bisector(place, "hunt", "main", "x", "--colour").returncode == 2
+    assert bisector(place, "hnut").returncode == 2
+
+
+def test_no_room_on_the_disk_is_infrastructure(place: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    code = "open('/dev/full', 'w').write('x' * 100_000)"
+    folder = place / "full"
+    shas = make_repository(folder / "repo", [{}, {"code": code}])
+    done = bisector(folder, "hunt", shas[0], shas[1], *HERE, "--json")
+    assert done.returncode == 4, done.stderr
+    (entry,) = json.loads(done.stdout)["hunts"]
+    assert entry["outcome"] == "infra"
+    assert "disk is full" in entry["reason"]

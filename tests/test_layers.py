@@ -1,0 +1,77 @@
+"""The layers of the design, read from the imports."""
+
+import ast
+import sys
+from pathlib import Path
+
+import bisector
+
+PACKAGE = Path(bisector.__file__).parent
+BASE = {"model", "errors", "series"}
+CORE = {"compare", "judge", "search", "chain", "conclude", "plan", "report"}
+EFFECTS = {
+    "config",
+    "references",
+    "store",
+    "repo",
+    "declared",
+    "environment",
+    "runner",
+    "slots",
+    "tiny",
+}
+STACK = {"torch", "transformers", "trl", "datasets", "accelerate", "kernels", "huggingface_hub"}
+IMPURE = {"os", "subprocess", "time", "pathlib", "sqlite3", "git", "shutil", "signal", "tempfile"}
+
+
+def imports(module: str) -> tuple[set[str], set[str]]:
+    """Return the modules of ours, and the top-level names of all others, that a module imports."""
+    ours, others = set(), set()
+    for node in ast.walk(ast.parse((PACKAGE / f"{module}.py").read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            is_ours = node.module == "bisector"
+            names = [f"bisector.{a.name}" for a in node.names] if is_ours else [node.module or ""]
+        for name in names:
+            top, _, rest = name.partition(".")
+            if top == "bisector":
+                ours.add(rest.partition(".")[0])
+            else:
+                others.add(top)
+    return ours, others
+
+
+def modules() -> set[str]:
+    return {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+
+
+def test_base_imports_nothing_above_it() -> None:
+    for module in BASE:
+        assert imports(module)[0] <= BASE, module
+
+
+def test_the_core_is_pure_and_knows_no_effect() -> None:
+    for module in CORE:
+        ours, others = imports(module)
+        assert ours <= BASE | CORE, module
+        assert not others & IMPURE, module
+
+
+def test_effects_know_neither_the_core_nor_one_another() -> None:
+    for module in EFFECTS:
+        assert imports(module)[0] <= BASE, module
+
+
+def test_only_the_worker_touches_the_training_stack() -> None:
+    for module in modules() - {"worker"}:
+        assert not imports(module)[1] & STACK, module
+    assert imports("worker")[0] == set(), "the worker is run by path and imports nothing of ours"
+
+
+def test_the_worker_needs_the_standard_library_alone_until_it_trains() -> None:
+    tree = ast.parse((PACKAGE / "worker.py").read_text())
+    for node in tree.body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.partition(".")[0] in sys.stdlib_module_names, name
