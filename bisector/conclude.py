@@ -245,7 +245,10 @@ def environment(
     good: list[Trajectory] | Crash | RunResult, bad: list[Trajectory] | Crash | RunResult
 ) -> Conclusion:
     """Return the answer where the good end cannot be trained here, or the bad end cannot be set up."""
-    messages = [f"{name} end: {_obstacle(end)}" for name, end in (("good", good), ("bad", bad))]
+    obstacles = _obstacle(good), _obstacle(bad)
+    messages = [f"good end: {obstacles[0]}", f"bad end: {obstacles[1]}"]
+    if obstacles[0] == obstacles[1]:
+        messages = [f"both ends: {obstacles[0]}"]
     crash = next((end for end in (good, bad) if isinstance(end, Crash)), None)
     return Conclusion(Outcome.ENVIRONMENT, "; ".join(messages), crash=crash)
 

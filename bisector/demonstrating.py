@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,14 +24,19 @@ IDENTITY = {
     )
 }
 
-# What each commit appends, and where. The regression is the kind that no unit test fails for.
-HARMLESS = ("README.md", "One more line of documentation.\n")
-COMMENT = ("trl/trainer/sft_trainer.py", "\n# A comment that changes nothing.\n")
-BROKEN = ("trl/__init__.py", "\nimport a_module_that_does_not_exist\n")
-MENDED = ("trl/__init__.py", None)
-SCALED = (
-    "trl/trainer/sft_trainer.py",
-    """
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A commit: what it says, the file it touches, and the text it replaces (empty: it appends)."""
+
+    subject: str
+    path: str
+    new: str
+    old: str = ""
+
+
+IMPORT = "\nimport a_module_that_does_not_exist\n"
+SCALED = """
 
 def _scaled(compute_loss):
     def compute_loss_scaled(self, model, inputs, return_outputs=False, **kwargs):
@@ -41,14 +47,14 @@ def _scaled(compute_loss):
 
 
 SFTTrainer.compute_loss = _scaled(SFTTrainer.compute_loss)
-""",
-)
+"""
+# The regression is of the kind that fails no unit test.
 HISTORY = (
-    ("Document the trainer", HARMLESS),
-    ("Import a helper that was never added", BROKEN),
-    ("Remove the import again", MENDED),
-    ("Scale the loss in one more place", SCALED),
-    ("Explain a line", COMMENT),
+    Edit("Document the trainer", "README.md", "One more line of documentation.\n"),
+    Edit("Import a helper that was never added", "trl/__init__.py", IMPORT),
+    Edit("Remove the import again", "trl/__init__.py", "", old=IMPORT),
+    Edit("Scale the loss in one more place", "trl/trainer/sft_trainer.py", SCALED),
+    Edit("Explain a line", "trl/trainer/sft_trainer.py", "\n# It changes nothing.\n"),
 )
 PLANTED = 4  # position in the history of SCALED, the first commit being 0
 
@@ -65,7 +71,7 @@ def run(session: Session, progress: Progress) -> Demonstration:
     """Make the history, hunt in it, and say whether the answer is right and what it cost."""
     began = time.monotonic()
     repository = session.state / "demo"
-    shas = make_history(repository, Path(str(session.described["trl"])), session)
+    shas = make_history(repository, session, HISTORY)
     progress.said(
         f"a history of {len(shas)} commits in {repository}; {shas[PLANTED][:10]} scales the loss by 1.002"
     )
@@ -88,8 +94,9 @@ def run(session: Session, progress: Progress) -> Demonstration:
     return Demonstration(lines, is_right)
 
 
-def make_history(repository: Path, trl: Path, session: Session) -> list[str]:
-    """Make the demo's repository from an installed trl; return its commits, oldest first."""
+def make_history(repository: Path, session: Session, history: Sequence[Edit]) -> list[str]:
+    """Make a repository that begins with the installed trl; return its commits, oldest first."""
+    trl = Path(session.described["trl"])
     if not (trl / "__init__.py").exists():
         raise BisectorError(
             f"{session.python} has no trl installed.",
@@ -104,11 +111,12 @@ def make_history(repository: Path, trl: Path, session: Session) -> list[str]:
     )
     _git(repository, "init", "--quiet", "--initial-branch=main")
     shas = [_commit(repository, f"trl {version} as it is installed")]
-    original = (repository / "trl" / "__init__.py").read_text()
-    for subject, (name, text) in HISTORY:
-        path = repository / name
-        path.write_text(original if text is None else path.read_text() + text)
-        shas.append(_commit(repository, subject))
+    for edit in history:
+        path = repository / edit.path
+        text = path.read_text()
+        assert edit.old in text, f"{edit.path} has no {edit.old!r}"
+        path.write_text(text.replace(edit.old, edit.new, 1) if edit.old else text + edit.new)
+        shas.append(_commit(repository, edit.subject))
     return shas
 
 
