@@ -104,7 +104,7 @@ def _json(value: object) -> bytes:
 def _conversation(rng: random.Random) -> list[dict[str, str]]:
     turns = _opening(rng)
     for _ in range(rng.choice((0, 0, 1, 2))):
-        turns += [_turn("assistant", _sentence(rng, 1, 6)), _turn("user", _sentence(rng, 1, 6))]
+        turns += [_turn("assistant", _sentence(rng, 1, 2)), _turn("user", _sentence(rng, 1, 2))]
     return [*turns, _turn("assistant", _answer(rng))]
 
 

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+from synthetic import git, make_repository
+
+from bisector.errors import BisectorError, InfraError
+from bisector.repo import Repository, enclosing_repository
+
+
+def test_names_of_all_kinds_resolve(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 4)
+    git(tmp_path / "repo", "tag", "v1", shas[1])
+    repository = Repository(str(tmp_path / "repo"), tmp_path / "state")
+    repository.update()
+    for name, sha in (("main", 3), ("v1", 1), ("HEAD~3", 0), (shas[2], 2), (shas[2][:12], 2)):
+        assert repository.resolve(name) == shas[sha]
+    assert repository.first_parents(shas[1], shas[3]) == shas[1:]
+
+
+def test_a_commits_words_are_read(tmp_path: Path) -> None:
+    (sha,) = make_repository(tmp_path / "repo", [{}], subject=lambda n: "Fix it (#1) again (#6321)")
+    commit = Repository(str(tmp_path / "repo"), tmp_path).describe(sha)
+    assert (commit.subject, commit.author, commit.pull_request) == (
+        "Fix it (#1) again (#6321)",
+        "x",
+        6321,
+    )
+
+
+def test_a_checkout_is_the_commit_and_the_users_repository_stays_as_it_was(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{"loss": 1.0}, {"loss": 2.0}])
+    (tmp_path / "repo" / "plan.json").write_text("work in progress")
+    before = git(tmp_path / "repo", "status", "--porcelain")
+    Repository(str(tmp_path / "repo"), tmp_path).checkout(shas[0], tmp_path / "out" / shas[0])
+    assert '"loss": 1.0' in (tmp_path / "out" / shas[0] / "plan.json").read_text()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [shas[0]]
+    assert git(tmp_path / "repo", "status", "--porcelain") == before
+    assert (tmp_path / "repo" / "plan.json").read_text() == "work in progress"
+
+
+def test_a_remote_is_mirrored_fetched_and_cloned_again_when_broken(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 2)
+    url = f"file://{tmp_path}/repo"
+    mirror = Repository(url, tmp_path / "state")
+    mirror.update()
+    assert mirror.resolve("main") == shas[1]
+    git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "new")
+    mirror.update()
+    newest = git(tmp_path / "repo", "rev-parse", "main")
+    assert mirror.resolve("main") == newest
+    (mirror.path / "HEAD").unlink()
+    mirror.update()
+    assert mirror.resolve("main") == newest
+
+
+def test_a_remote_that_does_not_answer_is_infrastructure_and_its_password_stays_out(
+    tmp_path: Path,
+) -> None:
+    mirror = Repository("http://user:secret@127.0.0.1:1/x.git", tmp_path)
+    with pytest.raises(InfraError) as caught:
+        mirror.update()
+    assert "secret" not in str(caught.value)
+    assert not list((tmp_path / "mirror.git").iterdir())
+
+
+@pytest.mark.parametrize("location", ["-x", "--upload-pack=touch x", "ext::sh -c true", "fd::3"])
+def test_a_location_can_name_no_program(tmp_path: Path, location: str) -> None:
+    with pytest.raises(BisectorError):
+        Repository(location, tmp_path)
+
+
+def test_hooks_of_a_repository_never_run(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 2)
+    hook = tmp_path / "repo" / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    Repository(str(tmp_path / "repo"), tmp_path).checkout(shas[0], tmp_path / "out" / "x")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_bare_repository_without_a_config_file_is_read(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 2)
+    git(tmp_path, "clone", "-q", "--bare", "repo", "bare")
+    (tmp_path / "bare" / "config").unlink()
+    repository = Repository(str(tmp_path / "bare"), tmp_path)
+    repository.update()
+    assert repository.resolve("main") == shas[1]
+
+
+def test_the_enclosing_repository_is_found_from_a_folder_inside(tmp_path: Path) -> None:
+    make_repository(tmp_path / "repo", [{}])
+    (tmp_path / "repo" / "docs").mkdir()
+    assert enclosing_repository(tmp_path / "repo" / "docs") == str(tmp_path / "repo")
+    assert enclosing_repository(tmp_path) is None
