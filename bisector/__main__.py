@@ -1,26 +1,40 @@
-"""The entry point: keeps `git bisect run` from taking a failure of our own for a verdict."""
+"""The entry point: signals end with 130, and no failure of our own looks like a verdict of `probe`."""
 
+import signal
 import sys
 import traceback
+from types import FrameType
+
+from bisector.errors import StopError
 
 VERDICTS = (0, 1, 125)  # good, bad, skip: what `probe` may say below 128
+INTERRUPTED = 130
 OWN_FAULT = 70  # EX_SOFTWARE
+COMMANDS = ("hunt", "probe", "record", "compare", "show", "status", "doctor", "demo")
 
 
 def main() -> None:
     """Run bisector and exit."""
-    is_probe = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), "") == "probe"
-    is_verdict = False
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
+    command = next((arg for arg in sys.argv[1:] if arg in COMMANDS), "")
+    is_answer = False
     try:
         from bisector import cli
 
-        code, is_verdict = cli.main(sys.argv[1:])
+        code, is_answer = cli.main(sys.argv[1:])
+    except StopError:
+        code = INTERRUPTED
     except Exception:  # even a broken installation must not look like a verdict
         traceback.print_exc()
         code = OWN_FAULT
-    if is_probe and not (is_verdict and code in VERDICTS):
+    if command == "probe" and not (is_answer and code in VERDICTS):
         code = code if code >= 128 else 128 + code
     sys.exit(code)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise StopError
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bisector import environment
+from bisector import environment, processes
 from bisector.declared import read_declared
 from bisector.errors import InfraError
 from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
@@ -55,7 +55,7 @@ class Bench:
         self._checkouts = session.state / "checkouts" / session.owner
         self._scratch = session.state / "scratch" / session.owner
         self._refused: list[tuple[Order, Run]] = []
-        self._kills: dict[Order, list[int]] = {}  # the step at which each try was killed
+        self._kills: dict[Order, list[tuple[type, int]]] = {}  # how, and at which step, tries ended
         self.in_flight: list[InFlight] = []
 
     def __enter__(self) -> "Bench":
@@ -68,7 +68,7 @@ class Bench:
         """End what runs; nothing of it is observed."""
         for flight in self.in_flight:
             flight.running.cancel()
-            self._slots.give(flight.slots)
+            self._clear(flight)
         self.in_flight.clear()
         for folder in (self._checkouts, self._scratch):
             shutil.rmtree(folder, ignore_errors=True)
@@ -107,8 +107,7 @@ class Bench:
                 if result is None:
                     continue
             self.in_flight.remove(flight)
-            self._slots.give(flight.slots)
-            shutil.rmtree(flight.running.job.scratch, ignore_errors=True)
+            self._clear(flight)
             if result:
                 name = flight.running.job.run
                 run = self._store(flight.order, name, flight.began, result)
@@ -117,11 +116,10 @@ class Bench:
 
     def _launch(self, order: Order, slots: list[str]) -> InFlight | None:
         """Return the run in progress, or None where the commit cannot be set up here."""
-        checkout = self._checkouts / order.sha
-        if not checkout.exists():
-            self._session.repository.checkout(order.sha, checkout)
-        declared = read_declared(checkout)
         name, config = f"r{uuid.uuid4().hex[:10]}", order.config
+        checkout = self._checkouts / name  # its own: a training may write into it
+        self._session.repository.checkout(order.sha, checkout)
+        declared = read_declared(checkout)
         lack = ""
         if config.method:
             lack = environment.find_unsatisfied(
@@ -146,20 +144,33 @@ class Bench:
             python=self._session.python,
             devices=",".join(gpus),
             timeout=self._session.settings.train.timeout,
-            owner=self._session.owner,
+            mark=processes.mark(self._session.owner, name),
         )
         return InFlight(order, Running(job), slots, time.time())
 
+    def _clear(self, flight: InFlight) -> None:
+        """Give back what a run held, and remove all but its log."""
+        job = flight.running.job
+        self._slots.give(flight.slots)
+        for folder in (job.scratch, job.checkout):
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _after_kill(self, flight: InFlight, error: KilledError) -> RunResult | None:
-        """Return None to try again, or a crash where every try ends so, at the same step."""
+        """Return None to try again, or a crash where the last tries all ended so, at the same step."""
         order = flight.order
+        processes.kill_run(self._session.owner, flight.running.job.run)
         kills = self._kills.setdefault(order, [])
-        if not isinstance(error, SupervisorKilledError):
-            kills.append(flight.running.steps())
-        if len(kills) < KILLS_UNTIL_CRASH or len(set(kills[-KILLS_UNTIL_CRASH:])) > 1:
+        kills.append((type(error), flight.running.steps()))
+        recent = kills[-KILLS_UNTIL_CRASH:]
+        if len(recent) < KILLS_UNTIL_CRASH or len(set(recent)) > 1:
             self._say(f"{order.sha[:10]}: {error.problem} {error.remedy}")
             return None
-        message = f"killed {len(kills)} times at step {kills[0]}, perhaps for memory"
+        if isinstance(error, SupervisorKilledError):
+            raise InfraError(
+                f"The supervisor of {order.sha[:10]} was killed {len(recent)} times in a row.",
+                "Find out what kills it, perhaps the commit itself; run it again.",
+            )
+        message = f"killed {len(recent)} times in a row at step {recent[0][1]}, perhaps for memory"
         crash = Crash("Killed", "", message)
         return RunResult(Status.CRASHED, (), crash, message, time.time() - flight.began)
 

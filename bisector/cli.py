@@ -1,24 +1,41 @@
 """The commands: parse, call, print, exit code. Errors people can cause end in two lines, never a traceback."""
 
 import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from bisector import comparing, demonstrating, doctoring, hunting, looking, plan, probing, report
-from bisector.errors import BisectorError, InfraError
+from bisector import (
+    comparing,
+    demonstrating,
+    doctoring,
+    hunting,
+    looking,
+    plan,
+    probing,
+    processes,
+    report,
+)
+from bisector.errors import BisectorError, InfraError, StopError
 from bisector.model import Outcome, Verdict
 from bisector.progress import TerminalProgress
 from bisector.session import HuntOptions, Options, Session
 
 OK, USER_ERROR, UNDECIDED, INFRA, INTERRUPTED = 0, 1, 3, 4, 130
 BAD, SKIP = 1, 125  # of probe, for `git bisect run`
+
+
+answers: list[
+    int
+] = []  # the code of a command that came to its end; a failed write leaves it empty
 
 
 class ShowFormat(StrEnum):
@@ -87,7 +104,7 @@ def hunt(
     else:
         for found in reports:
             show_lines(report.lines(found))
-    raise typer.Exit(hunt_exit_code([found.conclusion.outcome for found in reports]))
+    answer(hunt_exit_code([found.conclusion.outcome for found in reports]))
 
 
 def _expect(progress: TerminalProgress, cases: Sequence[plan.Case]) -> None:
@@ -126,7 +143,7 @@ def probe(
             show_lines(probing.finding_lines(finding))
     verdicts = {finding.verdict for finding in findings}
     worst = next(v for v in (Verdict.BAD, Verdict.SKIP, Verdict.GOOD) if v in verdicts)
-    raise typer.Exit({Verdict.GOOD: OK, Verdict.BAD: BAD, Verdict.SKIP: SKIP}[worst])
+    answer({Verdict.GOOD: OK, Verdict.BAD: BAD, Verdict.SKIP: SKIP}[worst])
 
 
 @app.command()
@@ -148,6 +165,7 @@ def record(
         written = probing.record(session, commit, classes or [], folder, progress)
     for path in written:
         print(path)
+    answer(OK)
 
 
 @app.command()
@@ -164,7 +182,7 @@ def compare(
         _print_json(comparing.to_json(comparison))
     else:
         comparing.show(comparison, out())
-    raise typer.Exit(UNDECIDED if comparison.deviations else OK)
+    answer(UNDECIDED if comparison.deviations else OK)
 
 
 @app.command()
@@ -182,6 +200,7 @@ def show(
         print(looking.to_markdown(shown))
     else:
         looking.show(shown, out())
+    answer(OK)
 
 
 @app.command()
@@ -193,6 +212,7 @@ def status(state: State = "", settings: SettingsFile = "", as_json: AsJson = Fal
         _print_json(looking.status_json(hunts, runs))
     else:
         looking.show_status(hunts, runs, out())
+    answer(OK)
 
 
 @app.command()
@@ -211,7 +231,7 @@ def doctor(
         _print_json({"schema": report.SCHEMA, "checks": [asdict(check) for check in checks]})
     else:
         doctoring.show(checks, out())
-    raise typer.Exit(OK if all(check.is_well for check in checks) else USER_ERROR)
+    answer(OK if all(check.is_well for check in checks) else USER_ERROR)
 
 
 @app.command()
@@ -221,7 +241,7 @@ def demo(state: State = "", python: Python = "") -> None:
     with TerminalProgress(is_verbose=True) as progress:
         shown = demonstrating.run(session, progress)
     show_lines(shown.lines)
-    raise typer.Exit(OK if shown.is_right else USER_ERROR)
+    answer(OK if shown.is_right else USER_ERROR)
 
 
 def hunt_exit_code(outcomes: Sequence[Outcome]) -> int:
@@ -244,17 +264,34 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
 
 def main(args: Sequence[str]) -> tuple[int, bool]:
     """Run a command; return its exit code, and whether that is the command's own answer."""
+    answers.clear()
+    os.environ.update(processes.mark(processes.own_identity(), "self"))
     try:
         app(list(args), prog_name="bisector")
     except SystemExit as end:
-        return int(end.code or 0), True
-    except probing.InterruptedRunError:
+        code = int(end.code or 0)
+        return code, answers == [code] or "--help" in args
+    except StopError:
+        if "--json" in args and "hunt" in args:  # before there was anything to report
+            _print_json(report.to_json([]))
         return INTERRUPTED, False
     except InfraError as error:
         return _complain(error, INFRA), False
     except BisectorError as error:
         return _complain(error, USER_ERROR), False
-    return OK, True
+    except OSError as error:
+        refusal = InfraError(f"The system refused: {error}.", "Mend that; run it again.")
+        return _complain(refusal, INFRA), False
+    finally:
+        processes.kill_orphans()
+    return OK, False
+
+
+def answer(code: int) -> NoReturn:
+    """End with the command's own answer, once all of it is written."""
+    sys.stdout.flush()
+    answers.append(code)
+    raise typer.Exit(code)
 
 
 def _complain(error: BisectorError, code: int) -> int:

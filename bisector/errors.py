@@ -1,8 +1,10 @@
 """The exceptions of bisector; what the code under test did is a value, never one of these.
 
 Exception
-├── BisectorError    a mistake people can mend           → exit 1
-└── InfraError       nothing was observed, try again     → exit 4
+└── BisectorError       a mistake people can mend           exit 1
+    └── InfraError      nothing was observed, try again     exit 4
+BaseException
+└── StopError           a signal asked the program to end   exit 130
 """
 
 
@@ -17,3 +19,7 @@ class BisectorError(Exception):
 
 class InfraError(BisectorError):
     """The machine failed, not the commit: no observation was made, and state is as it was."""
+
+
+class StopError(BaseException):
+    """SIGINT, SIGTERM or SIGHUP arrived; no `except Exception` on the way may hold it up."""

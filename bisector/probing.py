@@ -11,7 +11,7 @@ from bisector.bench import POLL, Bench, Order
 from bisector.compare import deviations, headline
 from bisector.config import references_dir
 from bisector.daemon import Progress
-from bisector.errors import BisectorError
+from bisector.errors import BisectorError, StopError
 from bisector.hunting import Stop
 from bisector.judge import skip_reason
 from bisector.model import Config, Deviation, Environment, Role, Run, Status, Trajectory, Verdict
@@ -20,10 +20,6 @@ from bisector.session import Session
 
 # What must be equal for a recorded reference to say anything about a commit.
 COMPARABLE = ("gpu", "torch", "transformers", "accelerate")
-
-
-class InterruptedRunError(Exception):
-    """A signal ended the command before its runs were done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ def make_runs(session: Session, orders: Sequence[Order], progress: Progress) -> 
     with Stop().listening() as stop, Bench(session, progress.said) as bench:
         while len(runs) < len(orders):
             if stop.is_set:
-                raise InterruptedRunError
+                raise StopError
             for order, run in bench.collect():
                 progress.finished(run, order.config.name)
                 if run.result.status is Status.TIMED_OUT and order not in hung:

@@ -32,7 +32,7 @@ def load_reference(path: Path) -> Reference:
         raise BisectorError(f"{path} does not exist.", "Check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BisectorError(f"{path} cannot be read: {error}.", "Check the file.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BisectorError(f"{path} is no JSON, perhaps half-written: {error}.", remedy) from None
     if not isinstance(data, dict) or not isinstance(data.get("steps"), list) or not data["steps"]:
         raise BisectorError(f"{path} has no list of steps.", remedy)
@@ -40,7 +40,7 @@ def load_reference(path: Path) -> Reference:
         raise BisectorError(f"{path}: config and env must be tables.", remedy)
     try:
         steps = tuple(parse_step(entry) for entry in data["steps"])
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise BisectorError(f"{path} has a step without its values: {error}.", remedy) from None
     return Reference(data.get("config", {}), data.get("env", {}), steps)
 

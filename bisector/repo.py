@@ -21,11 +21,15 @@ GIT_VARIABLES = {
     "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_HTTP_LOW_SPEED_LIMIT": "100",  # bytes a second; a server that stalls is given up
+    "GIT_HTTP_LOW_SPEED_TIME": "60",
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_KEY_0": "core.hooksPath",
     "GIT_CONFIG_VALUE_0": os.devnull,
     "LC_ALL": "C",
 }
+# A path, a URL, or `user@host:path`; nothing that begins with a dash, and no remote helper (`ext::…`).
+LOCATION = r"[^-:][^:]*|(https?|ssh|git|file)://[^-].*|[^-:/][^:/]*@[^-:/][^:/]*:[^-:].*"
 
 
 class Repository:
@@ -33,7 +37,7 @@ class Repository:
 
     def __init__(self, location: str, state: Path) -> None:
         self.location = location
-        if location.startswith("-") or "::" in location:
+        if not re.fullmatch(LOCATION, location):
             raise BisectorError(
                 f"{location!r} is not a repository.", "Give a path, or an https, ssh or git URL."
             )
@@ -87,14 +91,19 @@ class Repository:
 
     def _clone(self) -> None:
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             runner = git.Git()
             runner.update_environment(**GIT_VARIABLES)
             runner.clone("--mirror", "--quiet", "--", self.location, str(partial))
-            partial.rename(self.path)
+            if not self.path.exists():  # else another process was first
+                partial.rename(self.path)
         except git.GitCommandError as error:
             raise _unreachable(self.location, error) from None
+        except OSError:
+            if not _is_usable(self.path):
+                raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -103,7 +112,10 @@ class Repository:
         with self._open() as repo:
             try:
                 name = f"{revision}^{{commit}}"
-                return str(repo.git.rev_parse("--verify", "--end-of-options", name))
+                found = str(repo.git.rev_parse("--verify", "--end-of-options", name))
+                if re.fullmatch(r"[0-9a-f]{40,64}", found):
+                    return found
+                raise git.GitCommandError("rev-parse", 128)
             except git.GitCommandError as error:
                 if "ambiguous" in str(error.stderr):
                     raise BisectorError(
@@ -202,5 +214,6 @@ def _unreachable(location: str, error: Exception) -> InfraError:
 
 def _last_line(error: Exception) -> str:
     text = str(getattr(error, "stderr", "") or error)
+    text = text.strip().removeprefix("stderr:")
     lines = [line.strip(" '") for line in text.splitlines() if line.strip(" '")]
     return re.sub(r"//[^/@]*@", "//", lines[-1]).rstrip(".") if lines else "no reason given"

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,8 +26,10 @@ from bisector.series import parse_lines, parse_trainer_state
 WORKER = Path(__file__).with_name("worker.py")
 LOG_LIMIT = 4_000_000  # bytes of one run's output that are kept from its beginning
 TAIL_LINES = 20
+METRICS_LIMIT = 2_000_000  # bytes read of what a training logged, some 25,000 steps
+RECORD_LIMIT = 100_000  # bytes read of what the recorder wrote
+FULL_DISK = 50_000_000  # bytes free under which a failed training is the disk's fault
 THREADS = 1
-MARKER = "BISECTOR_OWNER"  # in a training's environment: the process that answers for it
 CLI = "import sys\nfrom trl.cli import main\nsys.exit(main())\n"
 INHERITED = (
     "LANG",
@@ -45,7 +48,7 @@ class KilledError(InfraError):
 
 
 class SupervisorKilledError(KilledError):
-    """Not the training was killed but what watches it, so the commit had no part in it."""
+    """Not the training was killed but what watches it: rarely the commit's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Job:
     python: str
     devices: str  # CUDA indexes, comma-separated; empty: the CPU
     timeout: float
-    owner: str
+    mark: Mapping[str, str]  # variables by which every process of the run can be found
 
 
 def base_variables(python: str) -> dict[str, str]:
@@ -130,10 +133,11 @@ class Running:
             return None
         self._close()
         if not self._result.exists():
-            kill_owned(self.job.owner, self.job.run)
+            _check_disk(self.job)
             if self._process.returncode > 0:
-                last = (self.job.scratch / "supervisor.log").read_text().strip().splitlines()[-1:]
-                raise InfraError(f"The supervisor failed: {''.join(last)}.", "Run it again.")
+                text = _read_text(self.job.scratch / "supervisor.log", RECORD_LIMIT)
+                last = "".join(text.strip().splitlines()[-1:]) or "its folder is gone"
+                raise InfraError(f"The supervisor failed: {last}.", "Run it again.")
             raise SupervisorKilledError(
                 "The run's supervisor was killed.", "The run is made again."
             )
@@ -142,10 +146,8 @@ class Running:
 
     def steps(self) -> int:
         """Return how many steps the run has logged so far."""
-        try:
-            return (self.job.scratch / "record" / "metrics.jsonl").read_bytes().count(b"\n")
-        except OSError:
-            return 0
+        logged = _read_text(self.job.scratch / "record" / "metrics.jsonl", METRICS_LIMIT)
+        return logged.count("\n")
 
     def cancel(self) -> None:
         """End the run and everything below it; nothing is observed."""
@@ -155,7 +157,6 @@ class Running:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        kill_owned(self.job.owner, self.job.run)
 
     def _close(self) -> None:
         if self._process.stdin:
@@ -188,7 +189,7 @@ def _variables(job: Job) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": job.devices,
         "BISECTOR_RUN_DIR": str(scratch / "record"),
         "BISECTOR_CHECKOUT": str(job.checkout),
-        MARKER: f"{job.owner}/{job.run}",
+        **job.mark,
     }
 
 
@@ -244,21 +245,35 @@ def _read_result(
 def _read_trajectory(job: Job, output: Path) -> Trajectory:
     recorded = job.scratch / "record" / "metrics.jsonl"
     own = [output / "metrics.jsonl", *sorted(output.glob("**/trainer_state.json"))]
-    candidates = own if job.config.script else [recorded, *own]
-    for path in candidates:
-        if path.exists():
-            parse = parse_lines if path.suffix == ".jsonl" else parse_trainer_state
-            return parse(path.read_text("utf-8", "replace"))
+    for path in own if job.config.script else [recorded, *own]:
+        text = _read_text(path, METRICS_LIMIT)
+        if text:
+            return (parse_lines if path.suffix == ".jsonl" else parse_trainer_state)(text)
     return ()
+
+
+def _read_text(path: Path, limit: int) -> str:
+    """Return at most `limit` bytes of a regular file; a training may leave anything in its place."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return ""
+        with path.open("rb") as file:
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _read_records(job: Job) -> list[dict[str, Any]]:
+    texts = [_read_text(f, RECORD_LIMIT) for f in (job.scratch / "record").glob("crash-*.json")]
+    return [json.loads(text) for text in texts if text.endswith("}")]
 
 
 def _read_crash(job: Job, code: int, tail: str, is_out_of_memory: bool) -> Crash | None:
     if code == 0:
         return None
-    records = [json.loads(f.read_text()) for f in (job.scratch / "record").glob("crash-*.json")]
-    record: dict[str, Any] = min(records, key=lambda record: record["time"], default={})
-    if record.get("is_disk_full") or "No space left on device" in tail.splitlines()[-1:]:
-        raise InfraError("The disk is full.", "Free space under the state directory; run it again.")
+    none: dict[str, Any] = {}
+    record = min(_read_records(job), key=lambda record: float(record["time"]), default=none)
+    _check_disk(job)
     killed = {code, record.get("returncode")} & {-signal.SIGKILL, -signal.SIGTERM}
     if killed or re.search(r"exitcode\s*: -9\b", tail):
         if is_out_of_memory:
@@ -272,12 +287,18 @@ def _read_crash(job: Job, code: int, tail: str, is_out_of_memory: bool) -> Crash
     return Crash(f"Exit {code}", "", last.strip())
 
 
+def _check_disk(job: Job) -> None:
+    """Blame a full disk before the commit; what a training says of it is no evidence."""
+    if shutil.disk_usage(job.log.parent).free < FULL_DISK:
+        raise InfraError("The disk is full.", "Free space under the state directory; run it again.")
+
+
 def _check_facts(job: Job) -> str:
     """Return why a run that ended well is not the run that was asked for; empty if it is."""
-    path = job.scratch / "record" / "facts.json"
-    if job.config.script or not path.exists():
+    text = _read_text(job.scratch / "record" / "facts.json", RECORD_LIMIT)
+    if job.config.script or not text:
         return ""
-    facts = json.loads(path.read_text())
+    facts = json.loads(text)
     trl, wanted = facts["trl"], job.config.num_processes
     if trl and not Path(trl).is_relative_to(job.checkout):
         return f"trl was imported from {trl}, not from the checkout"
@@ -305,19 +326,7 @@ def _memory_kills() -> int:
     return int(found[1]) if found else 0
 
 
-def kill_owned(owner: str, run: str = "") -> None:
-    """Kill every process that a run (or any run) of `owner` left, wherever it moved to."""
-    mark = f"{MARKER}={owner}/{run}".encode()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            variables = entry.read_bytes().split(b"\0")
-            if any(v == mark or (not run and v.startswith(mark)) for v in variables):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
-        except (OSError, ValueError):
-            continue
-
-
-def describe(python: str) -> dict[str, object]:
+def describe(python: str) -> dict[str, Any]:
     """Return what `worker.py describe` says of the training interpreter."""
     try:
         done = subprocess.run(
@@ -333,7 +342,13 @@ def describe(python: str) -> dict[str, object]:
             f"{python} cannot describe its environment: {''.join(detail)}.",
             "Give --python the path of a Python 3.11 or later that has torch, transformers and trl.",
         ) from None
-    described: dict[str, object] = json.loads(done.stdout)
+    try:
+        described: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise BisectorError(
+            f"{python} is no Python interpreter.",
+            "Give --python the path of one that has torch, transformers and trl.",
+        ) from None
     return described
 
 

@@ -9,7 +9,14 @@ from bisector.model import Step, Trajectory
 
 
 def parse_step(entry: Mapping[str, Any]) -> Step:
-    """Return one logged step; KeyError, TypeError or ValueError where it lacks a number."""
+    """Return one logged step; ValueError where it is none."""
+    try:
+        return _parse_step(entry)
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _parse_step(entry: Mapping[str, Any]) -> Step:
     tokens = entry.get("num_tokens")
     return Step(
         int(entry["step"]),
@@ -21,11 +28,11 @@ def parse_step(entry: Mapping[str, Any]) -> Step:
 
 def parse_lines(text: str) -> Trajectory:
     """Return the steps of a `metrics.jsonl`, in the order logged, up to a line that was cut short."""
-    steps = []
+    steps: list[Step] = []
     for line in text.splitlines():
         try:
             steps.append(parse_step(json.loads(line)))
-        except (KeyError, TypeError, ValueError):
+        except (ValueError, RecursionError):
             break
     return tuple(steps)
 
@@ -35,7 +42,7 @@ def parse_trainer_state(text: str) -> Trajectory:
     try:
         entries = json.loads(text)["log_history"]
         return tuple(parse_step(entry) for entry in entries if "loss" in entry)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()
 
 

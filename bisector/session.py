@@ -13,10 +13,10 @@ from typing import Any
 
 from bisector import environment, runner, tiny
 from bisector.config import Settings, Suite, load_settings, load_suite
-from bisector.errors import BisectorError, InfraError
+from bisector.errors import BisectorError
 from bisector.model import Config, Environment, Hunt
+from bisector.processes import is_alive, kill_orphans, own_identity
 from bisector.repo import Repository, enclosing_repository
-from bisector.slots import is_alive, own_identity
 from bisector.store import Store
 
 MEMORY_PER_JOB = 2 * 10**9  # bytes; a tiny training of trl peaks at 1.1 GB here
@@ -202,16 +202,16 @@ class HuntOptions:
 
 
 def _sweep(state: Path) -> None:
-    """Remove what processes that are gone have left: trainings, checkouts, scratch."""
+    """Remove what processes that are gone have left: trainings, checkouts, scratch, half a clone."""
+    kill_orphans()
     for folder in (state / "checkouts", state / "scratch"):
-        folder.mkdir(exist_ok=True)
-        for left in folder.iterdir():
-            if not is_alive(left.name):
-                runner.kill_owned(left.name)
-                try:
-                    shutil.rmtree(left)
-                except OSError as error:
-                    raise InfraError(
-                        f"{left} was left by a killed run and cannot be removed: {error}.",
-                        "Remove it by hand; run it again.",
-                    ) from None
+        try:
+            folder.mkdir(exist_ok=True)
+            left = [path for path in folder.iterdir() if not is_alive(path.name)]
+            for path in left:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        except OSError as error:
+            raise BisectorError(
+                f"{folder} cannot be cleared of what a killed process left: {error}.",
+                "Mend or remove it; run it again.",
+            ) from None

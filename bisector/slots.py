@@ -72,28 +72,6 @@ class Slots:
             self._locks[name].release()
 
 
-def own_identity() -> str:
-    """Return a name for this process that no later process of the same number shares."""
-    pid = os.getpid()
-    return f"{pid}-{_start_time(pid)}"
-
-
-def is_alive(identity: str) -> bool:
-    """Whether the process of that name still runs."""
-    pid, _, started = identity.partition("-")
-    return pid.isdigit() and bool(started) and _start_time(int(pid)) == started
-
-
-def _start_time(pid: int) -> str:
-    """Return the process's start in clock ticks since boot; empty if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    state, *fields = text.rpartition(")")[2].split()
-    return "" if state == "Z" else fields[18]
-
-
 def _open_for_all(path: Path) -> int:
     """Open a lock file that users share; creating it in a sticky directory works once only."""
     try:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+MESSAGE_LIMIT = 2000  # characters of a crash's message that are kept
 LOG_TAIL = 256  # chunks of at most 4 KiB kept once the log is full
 SUPERVISOR = "BISECTOR_SUPERVISOR"  # the supervisor's process number, told to a training
 FOLDER = "BISECTOR_RUN_DIR"  # where a training leaves metrics.jsonl, facts.json, crash-*.json
@@ -184,8 +185,6 @@ def record() -> None:
 def _record_crash(
     folder: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    import errno
-
     sys.__excepthook__(kind, error, trace)
     if isinstance(error, KeyboardInterrupt):
         return
@@ -195,10 +194,9 @@ def _record_crash(
     crash = {
         "time": time.time(),
         "type": type(root).__name__,
-        "message": str(root).strip(),
+        "message": str(root).strip()[:MESSAGE_LIMIT].encode("utf-8", "replace").decode(),
         "place": _innermost_place(root.__traceback__) or _innermost_place(trace),
         "returncode": getattr(error, "returncode", None),
-        "is_disk_full": getattr(root, "errno", None) == errno.ENOSPC,
     }
     _write_whole(os.path.join(folder, f"crash-{os.getpid()}.json"), json.dumps(crash))
 

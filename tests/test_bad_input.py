@@ -1,7 +1,9 @@
 """Everything people can get wrong ends in one sentence that says what is wrong and one that says what to do."""
 
 import json
+import os
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -145,6 +147,11 @@ def test_a_file_that_is_no_database_is_left_alone(place: Path, tmp_path: Path) -
         '{"steps": 3}',
         "[1]",
         '{"steps": [{"step": 1, "loss": 1.0}]}',
+        '{"steps": [[1, 2]]}',
+        '{"steps": [5]}',
+        '{"steps": [{"step": 1e400, "loss": 1.0, "grad_norm": 1.0}]}',
+        pytest.param('{"steps": [{"step": 1, "loss": 1' + "0" * 400 + "}]}", id="huge"),
+        pytest.param("[" * 200_000, id="deep"),
         "\xff",
     ],
 )
@@ -163,15 +170,51 @@ def test_wrong_usage_is_two(place: Path) -> None:
     assert bisector(place, "hnut").returncode == 2
 
 
-def test_no_room_on_the_disk_is_infrastructure(place: Path) -> None:
-    full = Path("/dev/full")
-    if not full.exists():
-        pytest.skip("no /dev/full here")
-    code = "open('/dev/full', 'w').write('x' * 100_000)"
-    folder = place / "full"
-    shas = make_repository(folder / "repo", [{}, {"code": code}])
-    done = bisector(folder, "hunt", shas[0], shas[1], *HERE, "--json")
-    assert done.returncode == 4, done.stderr
-    (entry,) = json.loads(done.stdout)["hunts"]
-    assert entry["outcome"] == "infra"
-    assert "disk is full" in entry["reason"]
+def test_no_room_on_the_disk_is_infrastructure(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(state)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a small disk can be mounted only by root")
+    try:
+        code = "open(os.path.join(out, 'large'), 'w').write('x' * 10_000_000)"
+        shas = make_repository(tmp_path / "repo", [{}, {"code": code}])
+        done = bisector(tmp_path, "hunt", shas[0], shas[1], *HERE, "--json")
+        assert done.returncode == 4, done.stderr
+        (entry,) = json.loads(done.stdout)["hunts"]
+        assert entry["outcome"] == "infra"
+        assert "disk" in entry["reason"].lower()
+    finally:
+        subprocess.run(["umount", str(state)], check=True)
+
+
+def test_a_commit_that_only_says_that_the_disk_is_full_is_judged_like_any_other(
+    tmp_path: Path,
+) -> None:
+    code = "raise OSError(28, 'No space left on device')"
+    shas = make_repository(tmp_path / "repo", [{}, {"code": code}])
+    done = bisector(tmp_path, "hunt", shas[0], shas[1], *HERE, "--json")
+    assert json.loads(done.stdout)["hunts"][0]["outcome"] == "culprit"
+
+
+@pytest.mark.parametrize("location", ["foo://bar", "http://", "ssh://-oProxyCommand=x", "fd::3"])
+def test_what_is_no_location_is_the_users_mistake(place: Path, location: str) -> None:
+    done = bisector(place, "hunt", "a", "b", "--repo", location, "--suite", "toy.toml")
+    assert_two_sentences(done, 1, location)
+
+
+@pytest.mark.parametrize("name", ["scratch", "checkouts"])
+def test_a_file_where_a_folder_belongs_is_said(place: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    done = bisector(place, "status", "--state", tmp_path)
+    assert_two_sentences(done, 1, name)
+
+
+def test_an_expression_that_excludes_a_commit_is_no_commit(place: Path) -> None:
+    assert_two_sentences(bisector(place, "hunt", "main~3", "^HEAD", *HERE), 1, "'^HEAD'")
+    assert_two_sentences(bisector(place, "probe", "^HEAD", *HERE), 129, "'^HEAD'")
+
+
+def test_an_interpreter_that_is_none_is_said(place: Path) -> None:
+    done = bisector(place, "hunt", "main~3", "main", *HERE, "--python", "/bin/true")
+    assert_two_sentences(done, 1, "/bin/true")

@@ -139,7 +139,71 @@ def test_a_training_that_kills_itself_each_time_is_skipped_in_the_end(tmp_path: 
     entry = hunt(tmp_path, shas[0], shas[-1], code=3)
     (skipped,) = (p for p in entry["probes"] if p["sha"] == shas[2])
     assert (skipped["status"], skipped["verdict"]) == ("crashed", "skip")
-    assert "killed 5 times" in skipped["reason"]
+    assert "killed 5 times in a row" in skipped["reason"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.mkfifo(os.path.join(out, 'metrics.jsonl')); sys.exit(0)",
+        "os.symlink('/dev/zero', os.path.join(out, 'metrics.jsonl')); sys.exit(0)",
+        "os.mkdir(os.path.join(out, 'metrics.jsonl')); sys.exit(0)",
+        "open(os.path.join(out, 'metrics.jsonl'), 'w').write('[1, 2]'); sys.exit(0)",
+        "open(os.path.join(out, 'metrics.jsonl'), 'w').write('[' * 200_000); sys.exit(0)",
+        "open(os.path.join(out, 'metrics.jsonl'), 'w').write('{\"step\": 1e400}'); sys.exit(0)",
+    ],
+)
+def test_whatever_stands_where_the_steps_should_is_a_training_that_logged_none(
+    tmp_path: Path, code: str
+) -> None:
+    shas = make_repository(tmp_path / "repo", [{}, {"code": code}])
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["crash"]["type"] == "NoMetrics"
+
+
+def test_a_message_without_end_or_encoding_is_kept_short(tmp_path: Path) -> None:
+    code = "raise RuntimeError('\\ud800' + 'y' * 3_000_000)"
+    shas = make_repository(tmp_path / "repo", [{}, {"code": code}])
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["crash"]["type"] == "RuntimeError"
+    assert 100 < len(entry["crash"]["message"]) <= 2000
+    assert (tmp_path / "state" / "bisector.db").stat().st_size < 1_000_000
+
+
+def test_a_training_that_writes_into_its_checkout_spoils_no_other_run(tmp_path: Path) -> None:
+    code = "open(os.path.join(here, 'plan.json'), 'w').write('{\"loss\": 9.0}')"
+    plans = [{"code": code}] * 3 + [{"code": code, "loss": 0.5}] * 3
+    shas = make_repository(tmp_path / "repo", plans)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["culprit"]["sha"] == shas[3]
+    assert entry["noise"] == {"loss": 0.0, "grad_norm": 0.0}
+
+
+def test_a_training_that_kills_what_watches_it_ends_the_hunt_as_infrastructure(
+    tmp_path: Path,
+) -> None:
+    code = "import signal; os.kill(os.getppid(), signal.SIGKILL)"
+    shas = make_repository(tmp_path / "repo", [{}, {"code": code}])
+    entry = hunt(tmp_path, shas[0], shas[-1], code=4)
+    assert entry["outcome"] == "infra"
+    assert "5 times" in entry["reason"]
+
+
+def test_processes_that_clone_one_url_at_once_share_the_mirror(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}, {"loss": 0.5}])
+    url = f"file://{tmp_path}/repo"
+    codes: list[int] = []
+
+    def ask() -> None:
+        args = ("hunt", shas[0], shas[1], "--repo", url, "--suite", "toy.toml")
+        codes.append(bisector(tmp_path, *args).returncode)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert codes == [0] * 4
 
 
 def test_a_flood_of_output_is_cut_and_its_end_kept(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """A hunt that is killed anywhere, again and again, ends in the same answer and leaves nothing behind."""
 
+import json
 import os
 import random
 import signal
+import socket
 import sqlite3
 import subprocess
 import time
@@ -143,3 +145,27 @@ def test_the_live_process_of_another_hunt_is_not_swept(tmp_path: Path) -> None:
     out, _ = process.communicate(timeout=60)
     entry = only_hunt(out.decode())
     assert [p["status"] for p in entry["probes"]] == ["completed"] * 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_clone_that_never_ends_is_ended_with_the_hunt(tmp_path: Path, number: int) -> None:
+    make_repository(tmp_path / "repo", [{}])
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never answers
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        args = ["hunt", "a", "b", "--repo", url, "--suite", "toy.toml", "--json"]
+        process = subprocess.Popen(
+            [*BISECTOR, *args], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        connection, _ = server.accept()
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=20)
+        connection.close()
+    if number == signal.SIGKILL:
+        assert bisector(tmp_path, "status").returncode == 0
+    else:
+        assert process.returncode == 130
+        assert json.loads(out) == {"schema": 1, "hunts": []}
+    until = time.monotonic() + 5
+    while processes_with(url) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_with(url) == []

@@ -18,6 +18,7 @@ EFFECTS = {
     "environment",
     "runner",
     "slots",
+    "processes",
     "tiny",
 }
 STACK = {"torch", "transformers", "trl", "datasets", "accelerate", "kernels", "huggingface_hub"}

@@ -108,8 +108,8 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "edit", "kind", "step"),
     [
-        pytest.param("sft_default", CHANGED_HELPER, "step", 1, id="helper"),
-        pytest.param("dpo_default", DPO_DEFAULT, "step", 2, id="dpo-default"),
+        pytest.param("sft_default", CHANGED_HELPER, "step", None, id="helper"),
+        pytest.param("dpo_default", DPO_DEFAULT, "step", None, id="dpo-default"),
         pytest.param("sft_text", BROKEN_IMPORT, "crash", None, id="import"),
         pytest.param("sft_default", SCALED_LOSS, "step", 1, id="scaled", marks=slow),
         pytest.param("sft_default", SHIFTED_LABELS, "step", 1, id="labels", marks=slow),
@@ -136,7 +136,9 @@ def test_the_planted_commit_is_named(
     assert entry["explained"]
     assert entry["noise"] == {"loss": 0.0, "grad_norm": 0.0}, "a CPU training repeats bit for bit"
     deviation = entry["culprit"]["deviation"]
-    if kind:
-        assert (deviation["kind"], deviation["step"]) == (kind, step)
+    assert kind in (None, deviation["kind"])
+    assert step in (None, deviation["step"])
+    if edit is CHANGED_HELPER:
+        assert deviation["data_changed"], "a cached data set hid the change"
     shown = bisector(tmp_path, "show", entry["hunt"], "--format", "json")
     assert json.loads(shown.stdout)["hunts"] == [entry]

@@ -61,6 +61,25 @@ def test_a_failure_of_our_own_is_no_verdict_either(place: Path, tmp_path: Path) 
     assert bisector(place, "status", PYTHONPATH=str(tmp_path)).returncode not in (0, 1, 125)
 
 
+def test_an_answer_that_could_not_be_written_is_no_verdict(place: Path) -> None:
+    command = [*BISECTOR, "probe", "main~12", *TOY, "--against", "main~12"]
+    for out in ("| true", "> /dev/full"):
+        script = f'{{ "$@"; echo "rc=$?" >&2; }} {out}'
+        done = subprocess.run(
+            ["bash", "-c", script, "x", *command],
+            cwd=place,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert int(done.stderr.rpartition("rc=")[2]) >= 128, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_an_option_before_the_command_is_no_verdict(place: Path) -> None:
+    assert bisector(place, "--state", "x", "probe", "main").returncode >= 128
+
+
 def test_without_a_reference_it_says_how_to_get_one_and_record_makes_it(tmp_path: Path) -> None:
     make_repository(tmp_path / "repo", [{}] * 2 + [{"loss": 0.5}])
     done = bisector(tmp_path, "probe", "main", *TOY)
