@@ -17,6 +17,7 @@ from bisector import (
     comparing,
     demonstrating,
     doctoring,
+    documents,
     hunting,
     looking,
     plan,
@@ -100,7 +101,7 @@ def hunt(
     with TerminalProgress(is_verbose=verbose) as progress:
         reports = hunting.hunt(session, question, progress, lambda cases: _expect(progress, cases))
     if as_json:
-        _print_json(report.to_json(reports))
+        _print_json(documents.to_json(reports))
     else:
         for found in reports:
             show_lines(report.lines(found))
@@ -136,7 +137,7 @@ def probe(
         findings = probing.probe(session, commit, against, progress)
     if as_json:
         _print_json(
-            {"schema": report.SCHEMA, "probes": [probing.finding_json(f) for f in findings]}
+            {"schema": documents.SCHEMA, "probes": [probing.finding_json(f) for f in findings]}
         )
     else:
         for finding in findings:
@@ -228,7 +229,7 @@ def doctor(
     session = Session(Options(repo, suite, (), state, settings, python))
     checks = doctoring.examine(session)
     if as_json:
-        _print_json({"schema": report.SCHEMA, "checks": [asdict(check) for check in checks]})
+        _print_json({"schema": documents.SCHEMA, "checks": [asdict(check) for check in checks]})
     else:
         doctoring.show(checks, out())
     answer(OK if all(check.is_well for check in checks) else USER_ERROR)
@@ -273,7 +274,7 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
         return code, answers == [code] or "--help" in args
     except StopError:
         if "--json" in args and "hunt" in args:  # before there was anything to report
-            _print_json(report.to_json([]))
+            _print_json(documents.to_json([]))
         return INTERRUPTED, False
     except InfraError as error:
         return _complain(error, INFRA), False

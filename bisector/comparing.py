@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bisector import report
+from bisector import documents, report
 from bisector.compare import deviations, has_data_changed, headline, largest_differences
 from bisector.config import BUILT_IN_SUITES, Suite, load_suite
 from bisector.errors import BisectorError
@@ -16,7 +16,6 @@ from bisector.model import METRICS, Config, Deviation
 from bisector.references import Reference, load_reference
 from bisector.series import plain
 
-SHOWN_DEVIATIONS = 12
 DEVICE_KEYS = ("gpu",)
 
 
@@ -91,14 +90,14 @@ def _names(suites: list[Suite]) -> str:
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return the document that `compare --json` prints."""
     return {
-        "schema": report.SCHEMA,
+        "schema": documents.SCHEMA,
         "a": str(comparison.paths[0]),
         "b": str(comparison.paths[1]),
         "class": comparison.class_name,
         "agree": not comparison.deviations,
         "first_deviating_step": comparison.first_step,
-        "deviation": report.deviation_json(comparison.headline),
-        "deviations": [report.deviation_json(d) for d in comparison.deviations],
+        "deviation": documents.deviation_json(comparison.headline),
+        "deviations": [documents.deviation_json(d) for d in comparison.deviations],
         "largest_difference": {m: plain(comparison.largest[m]) for m in METRICS},
         "data_changed": comparison.data_changed,
         "environment": [
@@ -115,14 +114,8 @@ def show(comparison: Comparison, console: Console) -> None:
         where = f"first at step {comparison.first_step}" if comparison.first_step else "on the mean"
         count = f"{len(found)} deviation{'s' if len(found) > 1 else ''}"
         console.print(Text(f"differ: {count}, {where}", style="bold"))
-        for deviation in found[:SHOWN_DEVIATIONS]:
+        for deviation in found:
             console.print(Text(f"  {report.describe_deviation(deviation)}"))
-        if len(found) > SHOWN_DEVIATIONS:
-            rest = found[SHOWN_DEVIATIONS:]
-            drifts = [d for d in rest if d.kind == "drift"]
-            for deviation in drifts:
-                console.print(Text(f"  {report.describe_deviation(deviation)}"))
-            console.print(f"  and {len(rest) - len(drifts)} more; --json lists all")
     else:
         sizes = ", ".join(f"{m} by {comparison.largest[m]:.1e}" for m in METRICS)
         steps = len(comparison.references[0].trajectory)

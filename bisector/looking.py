@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bisector import report
+from bisector import documents, report
 from bisector.daemon import interrupted
 from bisector.errors import BisectorError
 from bisector.hunting import report_of
@@ -99,11 +99,11 @@ def _step_table(run: Run) -> Table:
 def to_json(shown: Report | StoredRun) -> dict[str, Any]:
     """Return a hunt as `hunt --json` prints it, or a run."""
     if isinstance(shown, Report):
-        return report.to_json([shown])
+        return documents.to_json([shown])
     run, config, environment = shown
     result = run.result
     return {
-        "schema": report.SCHEMA,
+        "schema": documents.SCHEMA,
         "run": run.id,
         "hunt": run.hunt,
         "config": config,
@@ -111,7 +111,7 @@ def to_json(shown: Report | StoredRun) -> dict[str, Any]:
         "role": run.role,
         "status": result.status,
         "reason": result.reason,
-        "crash": report.crash_json(result.crash),
+        "crash": documents.crash_json(result.crash),
         "seconds": round(result.seconds, 3),
         "started": datetime.fromtimestamp(run.started, UTC).isoformat(),
         "steps": [
@@ -124,7 +124,7 @@ def to_json(shown: Report | StoredRun) -> dict[str, Any]:
             for step in result.trajectory
         ],
         "log_tail": result.log_tail,
-        "environment": report.environment_json(environment),
+        "environment": documents.environment_json(environment),
     }
 
 
@@ -169,7 +169,7 @@ def show_status(hunts: Recent, runs: Sequence[tuple[Run, str]], console: Console
 def status_json(hunts: Recent, runs: Sequence[tuple[Run, str]]) -> dict[str, Any]:
     """Return the last hunts and runs as JSON."""
     return {
-        "schema": report.SCHEMA,
+        "schema": documents.SCHEMA,
         "hunts": [
             {
                 "hunt": hunt.id,

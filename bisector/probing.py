@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bisector import report
+from bisector import documents, report
 from bisector.bench import POLL, Bench, Order
 from bisector.compare import deviations, headline
 from bisector.config import references_dir
@@ -64,7 +64,15 @@ class Baseline:
 
 def _baseline(session: Session, config: Config, environment: Environment, against: str) -> Baseline:
     if against.endswith(".json") or (against and Path(against).is_file()):
-        return Baseline(against, load_reference(Path(against)).trajectory)
+        reference = load_reference(Path(against))
+        device = reference.environment.get("gpu", environment.gpu)
+        if device != environment.gpu:
+            raise BisectorError(
+                f"{against} was recorded on {device}, and this machine has {environment.gpu}.",
+                "Compare with a commit instead (--against COMMIT), or look at two files with "
+                "`bisector compare`.",
+            )
+        return Baseline(against, reference.trajectory)
     if against:
         sha = session.repository.resolve(against)
         stored = session.store.completed_run(sha, config.digest, environment.id)
@@ -231,5 +239,5 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         "status": run.result.status,
         "steps": len(run.result.trajectory),
         "seconds": round(run.result.seconds, 3),
-        "deviations": [report.deviation_json(deviation) for deviation in finding.deviations],
+        "deviations": [documents.deviation_json(deviation) for deviation in finding.deviations],
     }

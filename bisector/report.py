@@ -27,7 +27,6 @@ from bisector.model import (
 )
 from bisector.series import plain
 
-SCHEMA = 1
 SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "kernels")
 SHOWN_SUSPECTS = 20
 
@@ -222,50 +221,6 @@ def as_table(lines: Sequence[tuple[str, str]]) -> Group:
     return Group(Text(lines[0][1], style="bold"), table)
 
 
-# JSON
-
-
-def to_json(reports: Sequence[Report]) -> dict[str, Any]:
-    """Return the document that `hunt --json` prints."""
-    return {"schema": SCHEMA, "hunts": [hunt_json(report) for report in reports]}
-
-
-def hunt_json(report: Report) -> dict[str, Any]:
-    """Return one entry of `hunts`."""
-    hunt, conclusion, runs = report.hunt, report.conclusion, executions(report.runs)
-    return {
-        "hunt": hunt.id,
-        "axis": "commit",
-        "config": hunt.config.name,
-        "suite": hunt.config.suite,
-        "good": hunt.good,
-        "bad": hunt.bad,
-        "exact": hunt.exact,
-        "thorough": hunt.thorough,
-        "outcome": conclusion.outcome,
-        "reason": conclusion.reason,
-        "culprit": _change_json(report, conclusion.culprit) if conclusion.culprit else None,
-        "others": [_change_json(report, change) for change in conclusion.others],
-        "transient": [_change_json(report, change) for change in conclusion.transient],
-        "suspects": [{"sha": s.sha, "why": s.why, "reason": s.reason} for s in conclusion.suspects],
-        "ends_deviation": deviation_json(conclusion.ends_deviation),
-        "crash": crash_json(conclusion.crash),
-        "confirmed": conclusion.confirmed,
-        "explained": conclusion.explained,
-        "compared_steps": conclusion.compared_steps,
-        "noise": {metric: plain(value) for metric, value in conclusion.noise.items()},
-        "commits": report.hunt.commits,
-        "candidates": report.hunt.commits,
-        "runs": len(runs),
-        "training_steps": sum(len(run.result.trajectory) for run in runs),
-        "wall_seconds": round(wall_seconds(runs), 3),
-        "probes": [_probe_json(report, run) for run in report.runs],
-        "environment": environment_json(hunt.environment),
-        "notes": list(conclusion.notes),
-        "advice": list(report.advice),
-    }
-
-
 def executions(runs: Sequence[Run]) -> list[Run]:
     """Return the runs that really trained; one that could not be set up executed nothing."""
     return [run for run in runs if run.result.status is not Status.SETUP_FAILED]
@@ -278,55 +233,6 @@ def wall_seconds(runs: Sequence[Run]) -> float:
         total += max(end - max(begin, until), 0.0)
         until = max(until, end)
     return total
-
-
-def _change_json(report: Report, change: Change) -> dict[str, Any]:
-    words = report.words.get(change.sha)
-    return {
-        "sha": change.sha,
-        "parent": change.parent,
-        "subject": words.subject if words else "",
-        "author": words.author if words else "",
-        "date": words.date if words else "",
-        "pull_request": words.pull_request if words else None,
-        "deviation": deviation_json(change.deviation),
-    }
-
-
-def deviation_json(deviation: Deviation | None) -> dict[str, Any] | None:
-    """Return one deviation as JSON; null where there is none."""
-    if deviation is None:
-        return None
-    is_crash = deviation.kind == "crash"
-    return {
-        "metric": deviation.metric,
-        "kind": deviation.kind,
-        "step": deviation.step,
-        "observed": None if is_crash else plain(deviation.observed),
-        "reference": None if is_crash else plain(deviation.reference),
-        "limit": None if is_crash else plain(deviation.limit),
-        "data_changed": deviation.data_changed,
-    }
-
-
-def crash_json(crash: Crash | None) -> dict[str, str] | None:
-    """Return a crash as JSON; null where there is none."""
-    return {"type": crash.type, "place": crash.place, "message": crash.message} if crash else None
-
-
-def _probe_json(report: Report, run: Run) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "sha": run.sha,
-        "role": run.role,
-        "verdict": probe_verdict(report, run),
-        "status": run.result.status,
-        "steps": len(run.result.trajectory),
-        "seconds": round(run.result.seconds, 3),
-        "warm": False,
-        "reused": False,
-        "reason": run.result.reason,
-    }
 
 
 def probe_verdict(report: Report, run: Run) -> str | None:
@@ -350,17 +256,3 @@ def _rule(report: Report) -> tuple[Rule | None, Any]:
         ends = Ends(good[0], bad[0], measure_noise(good, bad))
         return make_rule(ends, report.hunt.config.tolerances, exact=report.hunt.exact), good[0]
     return None, ()
-
-
-def environment_json(environment: Environment) -> dict[str, Any]:
-    """Return an environment as the contract shows it, with every package beside the main ones."""
-    return {
-        "id": environment.id,
-        "python": environment.python,
-        **{name: environment.packages.get(name, "") for name in SHOWN_PACKAGES},
-        "gpu": environment.gpu,
-        "threads": environment.threads,
-        "data_fingerprint": environment.data_fingerprint,
-        "machine": dict(environment.machine),
-        "packages": dict(environment.packages),
-    }

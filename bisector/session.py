@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bisector import environment, runner, tiny
+from bisector import environment, interpreter, runner, tiny
 from bisector.config import Settings, Suite, load_settings, load_suite
 from bisector.errors import BisectorError
 from bisector.model import Config, Environment, Hunt
@@ -93,7 +93,7 @@ class Session:
     @cached_property
     def described(self) -> dict[str, Any]:
         """Return what the training interpreter says of itself."""
-        return runner.describe(self.python)
+        return interpreter.describe(self.python)
 
     @property
     def suite_gpus(self) -> list[environment.Gpu]:
@@ -152,7 +152,7 @@ class Session:
             return self.assets.name
         if config.script:
             return ""
-        return runner.fetch(self.python, config.args, self.state / "hub")
+        return interpreter.fetch(self.python, config.args, self.state / "hub")
 
 
 def ask(

@@ -60,6 +60,8 @@ def make_repository(
     stream = []
     for number, plan in enumerate(plans):
         files = {"train.py": TRAINER, "plan.json": json.dumps({"n": number, **plan})}
+        if "pyproject" in plan:
+            files["pyproject.toml"] = plan["pyproject"]
         message = subject(number)
         stream.append(
             f"commit refs/heads/main\ncommitter x <x@x> {1700000000 + number} +0000\n"

@@ -8,7 +8,7 @@ import bisector
 
 PACKAGE = Path(bisector.__file__).parent
 BASE = {"model", "errors", "series"}
-CORE = {"compare", "judge", "search", "chain", "conclude", "plan", "report"}
+CORE = {"compare", "judge", "search", "chain", "conclude", "plan", "report", "documents"}
 EFFECTS = {
     "config",
     "references",
@@ -17,6 +17,7 @@ EFFECTS = {
     "declared",
     "environment",
     "runner",
+    "interpreter",
     "slots",
     "processes",
     "tiny",
