@@ -24,7 +24,6 @@ class TerminalProgress:
         self._live: Live | None = None
         self._drawn = 0.0
         self._seconds: list[float] = []
-        self._jobs = 1
 
     def __enter__(self) -> "TerminalProgress":
         if self._console.is_terminal:
@@ -56,7 +55,6 @@ class TerminalProgress:
         if not self._live or now - self._drawn < REDRAW:
             return
         self._drawn = now
-        self._jobs = max(self._jobs, len(running))
         self._live.update(Text(self._line(running, cases), no_wrap=True), refresh=True)
 
     def _line(self, running: Sequence[InFlight], cases: Sequence[Case]) -> str:
@@ -70,5 +68,5 @@ class TerminalProgress:
         line = f"{cases[0].hunt.config.name if cases else ''}: {what} | about {left} runs left"
         if self._seconds:
             average = sum(self._seconds) / len(self._seconds)
-            line += f", {duration(left * average / self._jobs)}"
+            line += f", at most {duration(left * average)}"
         return line

@@ -56,7 +56,7 @@ def printable(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Return text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|<>~@&])", r"\\\1", printable(text))
+    return re.sub(r"([\\`*_\[\]#|<>~@&])", r"\\\1", printable(text))
 
 
 def number(value: float) -> str:
