@@ -140,7 +140,7 @@ class Bench:
             scratch=self._scratch / name,
             log=self._session.state / "logs" / f"{name}.log",
             hub=self._session.state / "hub",
-            assets=self._session.assets,
+            assets=self._session.assets_of(config),
             python=self._session.python,
             devices=",".join(gpus),
             timeout=self._session.settings.train.timeout,

@@ -61,7 +61,7 @@ class Job:
     scratch: Path
     log: Path
     hub: Path
-    assets: Path  # what `{tiny}` stands for
+    assets: Path | None  # what `{tiny}` stands for
     python: str
     devices: str  # CUDA indexes, comma-separated; empty: the CPU
     timeout: float

@@ -133,9 +133,12 @@ class Session:
         return environment.find_lack(config.requires, self.described["packages"], self.suite_gpus)
 
     @cached_property
-    def assets(self) -> Path:
-        """Return the directory of the tiny model and data."""
+    def _assets(self) -> Path:
         return tiny.make_assets(self.state)
+
+    def assets_of(self, config: Config) -> Path | None:
+        """Return the directory that `{tiny}` stands for; None for a config that does not name it."""
+        return self._assets if any("{tiny}" in value for value in config.args.values()) else None
 
     def environment_of(self, config: Config) -> Environment:
         """Return the environment in which the config trains; brings its model and data here first."""
@@ -148,8 +151,9 @@ class Session:
         )
 
     def _prepare_data(self, config: Config) -> str:
-        if any("{tiny}" in value for value in config.args.values()):
-            return self.assets.name
+        assets = self.assets_of(config)
+        if assets:
+            return assets.name
         if config.script:
             return ""
         return interpreter.fetch(self.python, config.args, self.state / "hub")
