@@ -34,9 +34,8 @@ OK, USER_ERROR, UNDECIDED, INFRA, INTERRUPTED = 0, 1, 3, 4, 130
 BAD, SKIP = 1, 125  # of probe, for `git bisect run`
 
 
-answers: list[
-    int
-] = []  # the code of a command that came to its end; a failed write leaves it empty
+# The code of a command that came to its end; empty where a write failed before.
+answers: list[int] = []
 
 
 class ShowFormat(StrEnum):

@@ -3,7 +3,7 @@
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -65,18 +65,15 @@ def hunt(
             f"Allow at least {MIN_RUNS}.",
         )
     commits, skip = _resolve(session, question)
-    cases = [
-        _open_case(session, config_hunt, commits, options)
-        for config_hunt in _hunts(session, commits, replace_skip(options, skip))
-    ]
+    options = replace(options, skip=tuple(skip))
+    asked = [ask(session, config, commits, options) for config in session.configs()]
+    for found, digest in asked:
+        session.store.add_hunt(found, digest)
+    runs_of = session.store.runs_of
+    cases = [Case(found, commits, runs_of(found.id), options.max_runs) for found, _ in asked]
     expect(cases)
     conclusions = _pursue(session, cases, progress)
     return [report_of(session, case.hunt, conclusions[case.hunt.id]) for case in cases]
-
-
-def replace_skip(options: HuntOptions, skip: Sequence[str]) -> HuntOptions:
-    """Return the options with the skipped commits resolved."""
-    return replace(options, skip=tuple(skip))
 
 
 def _resolve(session: Session, question: Question) -> tuple[tuple[str, ...], list[str]]:
@@ -91,20 +88,6 @@ def _resolve(session: Session, question: Question) -> tuple[tuple[str, ...], lis
                 "Skip only commits inside the range.",
             )
     return commits, skip
-
-
-def _hunts(
-    session: Session, commits: Sequence[str], options: HuntOptions
-) -> list[tuple[Hunt, str]]:
-    return [ask(session, config, commits, options) for config in session.configs()]
-
-
-def _open_case(
-    session: Session, asked: tuple[Hunt, str], commits: tuple[str, ...], options: HuntOptions
-) -> Case:
-    found, question = asked
-    session.store.add_hunt(found, question)
-    return Case(found, commits, session.store.runs_of(found.id), options.max_runs)
 
 
 def _pursue(session: Session, cases: list[Case], progress: Progress) -> dict[str, Conclusion]:
