@@ -7,10 +7,9 @@ oldest link that remains is the answer; the chain ends as soon as a link is on t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bisector import search
-from bisector.compare import is_within
 from bisector.judge import Rule, judge
 from bisector.model import Link, RunResult, Status, Trajectory, Verdict
 from bisector.search import Probe
@@ -58,7 +57,7 @@ def follow(
 
         step = search.narrow(start, length, verdict_at)
         if isinstance(step, Probe):
-            return step
+            return replace(step, found=tuple(anchored.link for anchored in found))
         found.append(Anchored(step, anchors[-1]))
         anchors.append(trajectory_of(results_at(step.child)))
         start = step.child
@@ -75,13 +74,11 @@ def trajectory_of(results: Sequence[RunResult]) -> Trajectory:
 
 
 def _is_explained(anchor: Trajectory, last: Trajectory, rule: Rule) -> bool:
-    return rule.crash is not None or is_within(last, anchor, rule.limits)
+    return rule.crash is not None or rule.agrees(last, anchor)
 
 
 def _earlier_anchor(anchors: Sequence[Trajectory], rule: Rule) -> int | None:
     if rule.crash:
         return None
     newest = anchors[-1]
-    return next(
-        (i for i, anchor in enumerate(anchors[:-1]) if is_within(newest, anchor, rule.limits)), None
-    )
+    return next((i for i, anchor in enumerate(anchors[:-1]) if rule.agrees(newest, anchor)), None)

@@ -68,6 +68,11 @@ def is_within(observed: Trajectory, reference: Trajectory, limits: Mapping[str, 
     return all(found[metric] <= limits[metric] for metric in METRICS)
 
 
+def has_drifted(observed: Trajectory, reference: Trajectory, limits: Mapping[str, float]) -> bool:
+    """Whether a metric's mean signed difference is over its limit, over the steps that both have."""
+    return bool(_drift(_aligned(observed, reference), limits))
+
+
 def has_data_changed(one: Trajectory, other: Trajectory) -> bool | None:
     """Whether the numbers of tokens seen differ; None where either trainer logs none."""
     pairs = [

@@ -22,6 +22,7 @@ from bisector.model import (
     Crash,
     Deviation,
     Hunt,
+    Link,
     Outcome,
     Role,
     RunResult,
@@ -33,45 +34,64 @@ from bisector.model import (
 )
 from bisector.search import Probe
 
+CONFIRMATIONS = 2  # fresh runs of culprit and of parent
 CRASHED = Deviation(None, "crash", None, float("nan"), float("nan"), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that a conclusion rests on; `bounds` while the search runs, `chain` once it is done."""
+    """All that a conclusion rests on; `open` holds the links in which the answer may lie."""
 
     hunt: Hunt
     commits: Sequence[str]
     results: Callable[..., list[RunResult]]
     ends: Ends | Crash
     rule: Rule
-    bounds: tuple[int, int] = (0, 0)
+    open: tuple[Link, ...] = ()
     chain: Chain = field(default_factory=lambda: Chain((), ()))
 
     def within(self, probe: Probe) -> "Evidence":
-        """Return the evidence while the answer lies between the probe's bounds."""
-        return replace(self, bounds=(probe.good, probe.bad))
+        """Return the evidence while the search runs: links found, and where it looks now."""
+        return replace(self, open=(*probe.found, Link(probe.good, probe.bad)))
 
     def with_chain(self, chain: Chain) -> "Evidence":
         """Return the evidence with the chain of changes found."""
-        oldest = chain.links[0].link
-        return replace(self, chain=chain, bounds=(oldest.parent, oldest.child))
+        return replace(self, chain=chain, open=(chain.links[0].link,))
 
     def conclude(self) -> Conclusion:
         """Return the answer once the chain is found and every confirmation has run."""
         oldest, *later = self.chain.links
         told_apart = [found for found in later if found.link.is_single]
+        unconfirmed = [found for found in told_apart if not self.is_confirmed(found)]
         refuted = {found: reading for found in told_apart if (reading := self._refutation(found))}
+        undone = [found for found in self.chain.transient if found.link.is_single]
         answer = replace(
             self._frame(),
-            others=tuple(self._change(f) for f in told_apart if f not in refuted),
-            transient=tuple(self._change(found) for found in self.chain.transient),
-            explained=len(told_apart) == len(later) and not refuted,
+            others=tuple(
+                self._change(f) for f in told_apart if f not in refuted and f not in unconfirmed
+            ),
+            transient=tuple(self._change(found) for found in undone),
+            explained=len(told_apart) == len(later) and not refuted and not unconfirmed,
+        )
+        if self.chain.transient:
+            answer = _noted(answer, ["what was undone again was not run a second time"])
+        answer = _noted(
+            answer,
+            [self._words(f, "a later change", "no runs were left to confirm") for f in unconfirmed],
         )
         answer = _noted(
             answer, [f"a later change was not confirmed: {r}" for r in refuted.values()]
         )
-        answer = _noted(answer, [self._unresolved(f) for f in later if not f.link.is_single])
+        hidden = "commits that were skipped hide which one it is"
+        answer = _noted(
+            answer,
+            [self._words(f, "a later change", hidden) for f in later if not f.link.is_single]
+            + [
+                self._words(f, "a change that was undone", hidden)
+                for f in self.chain.transient
+                if f not in undone
+            ],
+        )
         if not oldest.link.is_single:
             return replace(
                 answer,
@@ -97,7 +117,7 @@ class Evidence:
         """Return what is known when the allowed runs are used up."""
         reason = "the allowed number of runs is used up"
         if self.chain.links and self.chain.links[0].link.is_single:
-            reason += " before the one commit that is left was confirmed"
+            reason += " before the commit that is left was confirmed"
         return replace(
             self._frame(), outcome=Outcome.BUDGET, suspects=self._suspects(), reason=reason
         )
@@ -127,19 +147,31 @@ class Evidence:
         deviation = (
             CRASHED
             if self.rule.crash
-            else self._deviation(trajectory_of(self._at(child)), trajectory_of(self._at(parent)))
+            else self._deviation(
+                trajectory_of(self._at(child)), trajectory_of(self._at(parent)), found.anchor
+            )
         )
         return Change(self.commits[child], self.commits[child - 1], deviation)
 
-    def _deviation(self, observed: Trajectory, reference: Trajectory) -> Deviation:
-        """Return what to show of a change: against the class's tolerances, else against the rule's."""
-        tolerances = EXACT if self.hunt.exact else self.hunt.config.tolerances
-        by_rule = Tolerances(self.rule.limits, {metric: float("inf") for metric in METRICS})
-        for limits in (tolerances, by_rule):
-            found = headline(deviations(observed, reference, limits), limits.step)
-            if found:
-                return replace(found, data_changed=has_data_changed(observed, reference))
+    def _deviation(self, observed: Trajectory, *references: Trajectory) -> Deviation:
+        """Return what to show of a change: by the class's tolerances, else by the rule's limits.
+
+        Of several references the first that it left counts: a change is shown against its parent, and
+        only where many small ones add up against the trajectory that the chain had left before.
+        """
+        by_class = EXACT if self.hunt.exact else self.hunt.config.tolerances
+        by_rule = Tolerances(self.rule.limits, self.rule.drift)
+        for reference in references:
+            for limits in (by_class, by_rule):
+                found = headline(deviations(observed, reference, limits), limits.step)
+                if found:
+                    return replace(found, data_changed=has_data_changed(observed, reference))
         raise AssertionError("a link between trajectories that agree")
+
+    def is_confirmed(self, found: Anchored) -> bool:
+        """Whether both sides of a link have all their fresh runs."""
+        sides = (self.commits[found.link.parent], self.commits[found.link.child])
+        return not any(missing_confirmations(self.results(sha, Role.CONFIRM)) for sha in sides)
 
     def _refutation(self, found: Anchored) -> str:
         """Return the readings of the fresh runs if one was on the wrong side, else an empty text."""
@@ -160,14 +192,19 @@ class Evidence:
         return "; ".join(readings) if is_refuted else ""
 
     def _suspects(self) -> tuple[Suspect, ...]:
-        good, bad = self.bounds
-        return tuple(self._suspect(position) for position in range(good + 1, bad + 1))
+        return tuple(
+            self._suspect(position, link)
+            for link in self.open
+            for position in range(link.parent + 1, link.child + 1)
+        )
 
-    def _suspect(self, position: int) -> Suspect:
+    def _suspect(self, position: int, link: Link) -> Suspect:
         sha, results = self.commits[position], self._at(position)
         if sha in self.hunt.skip:
             return Suspect(sha, "skipped", "you asked to skip it")
-        if position == self.bounds[1]:
+        if link.is_single:
+            return Suspect(sha, "untested", "it moved the trajectory once, and was not confirmed")
+        if position == link.child:
             return Suspect(
                 sha, "untested", "the first commit that is bad; its parent was not judged"
             )
@@ -175,9 +212,9 @@ class Evidence:
             return Suspect(sha, "skipped", skip_reason(results))
         return Suspect(sha, "untested")
 
-    def _unresolved(self, found: Anchored) -> str:
+    def _words(self, found: Anchored, what: str, why: str) -> str:
         parent, child = (self.commits[p][:10] for p in (found.link.parent, found.link.child))
-        return f"a later change, after {parent} and up to {child}, is hidden by commits that were skipped"
+        return f"{what}, after {parent} and up to {child}: {why}"
 
     def _small_changes(self) -> list[str]:
         """Return a note for each pair of neighbours among the tested whose difference no link explains."""
@@ -199,6 +236,12 @@ class Evidence:
                 f"grad_norm by up to {found['grad_norm']:.1e}"
             )
         return notes
+
+
+def missing_confirmations(results: Sequence[RunResult]) -> int:
+    """Return how many fresh runs a commit still needs; none after two hangs, which say enough."""
+    settled = sum(result.status is not Status.TIMED_OUT for result in results)
+    return max(CONFIRMATIONS - settled, 0) if len(results) - settled < 2 else 0
 
 
 def _noted(answer: Conclusion, notes: Sequence[str]) -> Conclusion:

@@ -52,8 +52,8 @@ class _Member(_Table):
 
 
 class _Class(_Table):
-    method: str | None = None
-    script: str | None = None
+    method: str | None = Field(default=None, min_length=1)
+    script: str | None = Field(default=None, pattern=r"^[^/.][^/]*(/[^/.][^/]*)*$")
     canonical: str
     tol: _Limits
     residual_tol: _Limits
@@ -111,6 +111,8 @@ def load_suite(name: str) -> Suite:
         for class_name, table in file.classes.items()
         for config in _configs(name, path, class_name, table)
     ]
+    if not configs:
+        raise BisectorError(f"{path} has no class with members.", "Write at least one.")
     names = [config.name for config in configs]
     for repeated in (n for n in names if names.count(n) > 1):
         raise BisectorError(
@@ -186,8 +188,8 @@ def _bytes(value: object) -> object:
     raise ValueError("must be a size such as 50GB")
 
 
-Seconds = Annotated[int, BeforeValidator(_seconds)]
-Bytes = Annotated[int, BeforeValidator(_bytes)]
+Seconds = Annotated[int, BeforeValidator(_seconds), Field(ge=1)]
+Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 
 
 class WatchSettings(_Table):
@@ -270,7 +272,8 @@ def _parse(path: Path, kind: type[Parsed]) -> Parsed:
             known = _keys_at(kind, first["loc"][:-1])
             remedy = f"{_nearest(str(first['loc'][-1]), known)}Known keys: {', '.join(known)}."
             raise BisectorError(f"{path}: {where} is not a known key.", remedy) from None
-        raise BisectorError(f"{path}: {where}: {first['msg']}.", "Mend that value.") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise BisectorError(f"{path}: {where}: {message}.", "Mend that value.") from None
 
 
 def _keys_at(kind: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bisector.model import Change, Crash, Deviation, Environment, Run
+from bisector.model import METRICS, Change, Crash, Deviation, Environment, Run
 from bisector.report import SHOWN_PACKAGES, Report, executions, probe_verdict, wall_seconds
 from bisector.series import plain
 
@@ -38,7 +38,7 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "confirmed": conclusion.confirmed,
         "explained": conclusion.explained,
         "compared_steps": conclusion.compared_steps,
-        "noise": {metric: plain(value) for metric, value in conclusion.noise.items()},
+        "noise": {metric: plain(conclusion.noise.get(metric)) for metric in METRICS},
         "commits": report.hunt.commits,
         "candidates": report.hunt.commits,
         "runs": len(runs),

@@ -73,7 +73,10 @@ def hunt(
     cases = [Case(found, commits, runs_of(found.id), options.max_runs) for found, _ in asked]
     expect(cases)
     conclusions = _pursue(session, cases, progress)
-    return [report_of(session, case.hunt, conclusions[case.hunt.id]) for case in cases]
+    return [
+        report_of(session, session.repository, case.hunt, conclusions[case.hunt.id])
+        for case in cases
+    ]
 
 
 def _resolve(session: Session, question: Question) -> tuple[tuple[str, ...], list[str]]:
@@ -136,9 +139,10 @@ def _answer(session: Session, case: Case) -> Conclusion | None:
     return conclusion
 
 
-def report_of(session: Session, found: Hunt, conclusion: Conclusion) -> Report:
-    """Return the report of a hunt that is stored; its repository may be gone by now."""
-    repository = Repository(found.repository, session.state)
+def report_of(
+    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
+) -> Report:
+    """Return the report of a hunt that is stored; without words where the repository is gone."""
     changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
     try:
         words = {c.sha: repository.describe(c.sha) for c in changes if c}

@@ -8,10 +8,11 @@
 A bad end that hangs is a crash whose signature is the hang, so there a hang is the "same crash".
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bisector.compare import deviations, is_within, largest_differences
+from bisector.compare import deviations, has_drifted, is_within, largest_differences
 from bisector.model import (
     EXACT,
     METRICS,
@@ -31,10 +32,18 @@ FRACTION_OF_ENDS = 0.25  # a limit is at most this part of the ends' difference
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What separates good from bad in one hunt: limits per metric, or a crash's signature."""
+    """What separates good from bad in one hunt: limits per metric (`limits` on one step's difference,
+    `drift` on the mean signed difference), or a crash's signature."""
 
     limits: Mapping[str, float]
+    drift: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, math.inf))
     crash: Crash | None = None
+
+    def agrees(self, observed: Trajectory, anchor: Trajectory) -> bool:
+        """Whether `observed` is on the anchor's side: within the limits at every step and on the mean."""
+        return is_within(observed, anchor, self.limits) and not has_drifted(
+            observed, anchor, self.drift
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +60,9 @@ def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool) -> Rule | None
 
     A metric drives the hunt where the ends deviate in it by at least four times its noise. Its limit is
     the step tolerance or a quarter of the ends' largest difference, whichever is smaller, so that a
-    small first change is not swallowed by a larger later one; never below the noise. For the other
-    metrics the tolerance is the limit, and `exact` makes every limit the noise alone.
+    small first change is not swallowed by a larger later one. For the other metrics the tolerance is the
+    limit, and `exact` makes every limit zero. Where runs of one commit differ, no limit is below twice
+    that noise (the largest of a few differences is soon surpassed), or a quarter of the ends' difference.
     """
     largest = largest_differences(ends.bad, ends.good)
     drivers = {
@@ -70,7 +80,19 @@ def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool) -> Rule | None
         else tolerances.step[metric]
         for metric in METRICS
     }
-    return Rule({metric: max(wanted[metric], ends.noise[metric]) for metric in METRICS})
+    floor = {
+        metric: min(2 * ends.noise[metric], largest[metric] * FRACTION_OF_ENDS)
+        if metric in drivers
+        else 2 * ends.noise[metric]
+        for metric in METRICS
+    }
+    return Rule(
+        limits={metric: max(wanted[metric], floor[metric]) for metric in METRICS},
+        drift={
+            metric: math.inf if exact else max(tolerances.drift[metric], floor[metric])
+            for metric in METRICS
+        },
+    )
 
 
 def deviating_metrics(ends: Ends, tolerances: Tolerances) -> set[str]:
@@ -110,7 +132,7 @@ def judge(results: Sequence[RunResult], anchor: Trajectory, rule: Rule) -> Verdi
 def _judge_one(result: RunResult, anchor: Trajectory, rule: Rule) -> Verdict:
     match result.status:
         case Status.COMPLETED | Status.STOPPED_EARLY:
-            if rule.crash or is_within(result.trajectory, anchor, rule.limits):
+            if rule.crash or rule.agrees(result.trajectory, anchor):
                 return Verdict.GOOD
             return Verdict.BAD
         case Status.CRASHED if rule.crash and result.crash:

@@ -14,6 +14,7 @@ from bisector.daemon import interrupted
 from bisector.errors import BisectorError
 from bisector.hunting import report_of
 from bisector.model import Conclusion, Environment, Hunt, Run
+from bisector.repo import Repository
 from bisector.report import Report
 from bisector.series import plain
 from bisector.session import Session
@@ -26,7 +27,8 @@ def find(session: Session, prefix: str) -> Report | StoredRun:
     """Return the one hunt or run whose id begins so."""
     hunt = session.store.hunt(prefix)
     if hunt:
-        return report_of(session, hunt[0], hunt[1] or interrupted())
+        repository = Repository(hunt[0].repository, session.state)
+        return report_of(session, repository, hunt[0], hunt[1] or interrupted())
     run = session.store.run(prefix)
     if run is None:
         raise BisectorError(

@@ -26,7 +26,6 @@ from bisector.search import Probe
 
 END_RUNS = 2
 NOISE_RUNS = 2  # more of each end where its two runs differ
-CONFIRMATIONS = 2  # fresh runs of culprit and of parent, the first of them cold
 KEPT_FOR_CONFIRMATION = 2  # runs of a budget that the search may not use
 
 
@@ -110,15 +109,17 @@ def next_step(case: Case) -> list[Start] | Conclusion:
         start = Start(case.hunt.id, case.commits[step.position], Role.SEARCH)
         return _afford(case, [start], reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
     wanted = _confirmations(case, step)
-    if wanted:
-        return _afford(case, wanted, reserve=0, evidence=evidence.with_chain(step))
-    return evidence.with_chain(step).conclude()
+    evidence = evidence.with_chain(step)
+    more = _afford(case, wanted, reserve=0, evidence=evidence) if wanted else []
+    if isinstance(more, Conclusion) and evidence.is_confirmed(step.links[0]):
+        return evidence.conclude()  # only later changes are left without their confirmation
+    return more or evidence.conclude()
 
 
 def runs_left(case: Case) -> int:
     """Return how many more runs the hunt is expected to take, confirmation included."""
     ends = _ends(case)
-    confirm = 2 * CONFIRMATIONS
+    confirm = 2 * conclude.CONFIRMATIONS
     if ends is None:
         return len(_end_runs(case)) + search.search_bound(len(case.commits) - 1) + confirm
     rule = _rule(case, ends) if isinstance(ends, Ends | Crash) else None
@@ -132,7 +133,7 @@ def runs_left(case: Case) -> int:
 
 def expected_runs(commits: int) -> int:
     """Return the runs of a hunt over `commits` commits without skips: ends, search, confirmation."""
-    return 2 * END_RUNS + search.search_bound(commits) + 2 * CONFIRMATIONS
+    return 2 * END_RUNS + search.search_bound(commits) + 2 * conclude.CONFIRMATIONS
 
 
 def follow_chain(case: Case, rule: Rule) -> Probe | Chain:
@@ -196,7 +197,7 @@ def _end_runs(case: Case) -> list[Start]:
 
 def _rule(case: Case, ends: Ends | Crash) -> Rule | None:
     if isinstance(ends, Crash):
-        return Rule(limits={}, crash=ends)
+        return Rule({}, crash=ends)
     return make_rule(ends, case.hunt.config.tolerances, exact=case.hunt.exact)
 
 
@@ -207,9 +208,7 @@ def _confirmations(case: Case, chain: Chain) -> list[Start]:
     wanted = []
     for sha in confirmed_commits(case, chain.links):
         results = case.results(sha, Role.CONFIRM)
-        settled = sum(result.status is not Status.TIMED_OUT for result in results)
-        hangs = len(results) - settled
-        missing = CONFIRMATIONS - settled if hangs < 2 else 0
+        missing = conclude.missing_confirmations(results)
         wanted += [Start(case.hunt.id, sha, Role.CONFIRM)] * missing
     return wanted
 

@@ -149,8 +149,8 @@ class Repository:
         with self._open() as repo:
             text = repo.git.show("-s", "--no-show-signature", "--format=%s%x00%an%x00%aI", sha)
         subject, author, date = text.split("\0")
-        found = re.search(r"\(#(\d+)\)\s*$", subject)
-        return Commit(sha, subject, author, date, int(found[1]) if found else None)
+        found = re.search(r"\(#(\d+)\)\s*$|^Merge pull request #(\d+) ", subject)
+        return Commit(sha, subject, author, date, int(found[1] or found[2]) if found else None)
 
     def checkout(self, sha: str, target: Path) -> None:
         """Write the commit's files to `target`, which is there only when it is whole."""

@@ -239,7 +239,10 @@ def probe_verdict(report: Report, run: Run) -> str | None:
     """Return a run's verdict against the good end; None while the ends are not known."""
     rule, anchor = _rule(report)
     if rule is None:
-        return "good" if report.conclusion.outcome is Outcome.NOT_REPRODUCED else None
+        if run.result.status is not Status.COMPLETED:
+            return "skip"
+        is_good = report.conclusion.outcome is Outcome.NOT_REPRODUCED or run.sha == report.hunt.good
+        return "good" if is_good else None
     same = [r.result for r in report.runs if (r.sha, r.role) == (run.sha, run.role)]
     return judge([run.result], anchor, rule) or judge(same, anchor, rule)
 
@@ -251,7 +254,7 @@ def _rule(report: Report) -> tuple[Rule | None, Any]:
 
     good, bad = read(report.hunt.good), read(report.hunt.bad)
     if isinstance(good, list) and isinstance(bad, Crash):
-        return Rule({}, bad), good[0]
+        return Rule({}, crash=bad), good[0]
     if isinstance(good, list) and isinstance(bad, list):
         ends = Ends(good[0], bad[0], measure_noise(good, bad))
         return make_rule(ends, report.hunt.config.tolerances, exact=report.hunt.exact), good[0]

@@ -20,6 +20,7 @@ class Probe:
     position: int
     good: int
     bad: int
+    found: tuple[Link, ...] = ()  # earlier links of the chain, not yet confirmed
 
 
 def narrow(good: int, bad: int, verdict_at: VerdictAt) -> Probe | Link:

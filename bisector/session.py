@@ -169,7 +169,7 @@ def ask(
         json.dumps(
             [
                 *(good, bad, config.name, config.digest, found.id),
-                *(options.exact, options.thorough, sorted(options.skip)),
+                *(options.exact, options.thorough, sorted(set(options.skip))),
             ]
         ).encode()
     ).hexdigest()

@@ -151,7 +151,7 @@ class Store:
             "SELECT data, conclusion FROM hunts WHERE substr(id, 1, ?) = ? LIMIT 2",
             (len(prefix), prefix),
         ).fetchall()
-        if len(rows) != 1:
+        if len(rows) != 1 or not prefix:
             return None
         answer = rows[0]["conclusion"]
         return (
@@ -226,7 +226,7 @@ class Store:
             " WHERE substr(runs.id, 1, ?) = ? LIMIT 2",
             (len(prefix), prefix),
         ).fetchall()
-        if len(rows) != 1:
+        if len(rows) != 1 or not prefix:
             return None
         environment = _ENVIRONMENT.validate_python(json.loads(rows[0]["data"]))
         return _run(rows[0]), rows[0]["name"], environment

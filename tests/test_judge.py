@@ -16,8 +16,8 @@ hangs = RunResult(Status.TIMED_OUT)
 refused = RunResult(Status.SETUP_FAILED, reason="asks for x")
 
 DEVIATES = Rule(LIMITS)
-CRASHES = Rule({}, CRASH)
-HANGS = Rule({}, HANG)
+CRASHES = Rule({}, crash=CRASH)
+HANGS = Rule({}, crash=HANG)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_no_limit_is_below_the_noise() -> None:
     noise = {"loss": 0.3, "grad_norm": 2.0}
     rule = make_rule(Ends(GOOD, (Step(1, 2.2, 1.0),), noise), TOLERANCES, exact=False)
     assert rule is not None
-    assert rule.limits == pytest.approx({"loss": 0.3, "grad_norm": 2.0})
+    assert rule.limits == pytest.approx({"loss": 0.3, "grad_norm": 4.0})
     assert make_rule(Ends(GOOD, (Step(1, 2.1, 1.0),), noise), TOLERANCES, exact=False) is None
 
 

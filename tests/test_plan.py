@@ -36,6 +36,8 @@ Behaviour = (
 
 
 def training(behaviour: Behaviour, steps: int = 5) -> RunResult:
+    if isinstance(behaviour, RunResult):
+        return behaviour
     if callable(behaviour):
         behaviour = behaviour()
     if behaviour == "hang":
@@ -262,6 +264,64 @@ def test_a_larger_budget_goes_on_where_the_smaller_one_stopped() -> None:
     assert culprit(conclusion) == 20
     assert runs[: len(made)] == made
     assert len(runs) == len(pursue(history)[1])
+
+
+def test_a_change_already_found_stays_a_suspect_when_the_budget_ends() -> None:
+    history = [0.0] * 6 + [0.5] * 20 + [2.5] * 8
+    whole, runs = pursue(history)
+    assert (culprit(whole), numbers(whole.others)) == (6, [26])
+    for budget in range(8, len(runs)):
+        conclusion, made = pursue(history, max_runs=budget)
+        assert len(made) <= budget
+        if conclusion.culprit:
+            assert culprit(conclusion) == 6
+            assert conclusion.confirmed
+            assert not conclusion.explained, "the later change was not confirmed"
+        else:
+            assert conclusion.outcome is Outcome.BUDGET
+            assert 6 in numbers(conclusion.suspects)
+
+
+def test_small_changes_that_add_up_are_answered_against_what_they_add_up_from() -> None:
+    def swinging(size: float) -> RunResult:
+        numbers = range(1, 7)
+        steps = tuple(Step(n, 1 + size * (-1) ** n, 2.0) for n in numbers)
+        return RunResult(Status.COMPLETED, steps)
+
+    sizes = [0.0] * 4 + [9e-4] * 4 + [1.8e-3] * 4 + [1.0] * 4
+    conclusion, _ = pursue([swinging(size) for size in sizes])
+    assert culprit(conclusion) == 8
+    assert conclusion.culprit is not None
+    assert conclusion.culprit.deviation.limit == 1e-3
+    assert numbers(conclusion.others) == [12]
+
+
+def test_a_change_that_was_undone_behind_skips_names_nobody() -> None:
+    history = [0.0] * 8 + ["X"] * 3 + [1.0] * 6 + [0.0] * 8 + [2.0] * 5
+    for start in range(1, 8):
+        conclusion, _ = pursue(history[start:])
+        assert culprit(conclusion) == 25 - start
+        hidden = set(range(8 - start, 12 - start))
+        assert not hidden & set(numbers(conclusion.transient))
+
+
+def test_a_drift_after_another_change_is_named_too() -> None:
+    conclusion, _ = pursue([0.0] * 4 + [1.0] * 9 + [1.0004] * 3)
+    assert (culprit(conclusion), numbers(conclusion.others)) == (4, [13])
+    conclusion, _ = pursue([0.0] * 3 + [4e-4] * 3 + [5.0] * 3)
+    assert (culprit(conclusion), numbers(conclusion.others)) == (3, [6])
+
+
+def test_clear_changes_are_found_in_noise_above_the_tolerance() -> None:
+    right = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        good = [lambda rng=rng: rng.gauss(0.0, 2e-3)] * 10  # type: ignore[misc]
+        bad = [lambda rng=rng: rng.gauss(0.4, 2e-3)] * 10  # type: ignore[misc]
+        conclusion, _ = pursue([*good, *bad])
+        assert culprit(conclusion) in (10, None), "a wrong accusation"
+        right += culprit(conclusion) == 10
+    assert right >= 90
 
 
 @pytest.mark.parametrize(("odds", "fewer_than"), [(0.5, 15), (0.1, 5)])
