@@ -59,9 +59,9 @@ def markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]#|<>~@&])", r"\\\1", printable(text))
 
 
-def number(value: float) -> str:
-    """Return a value with the digits that fp32 holds."""
-    return f"{value:.7g}" if math.isfinite(value) else str(plain(value))
+def number(value: float, digits: int = 7) -> str:
+    """Return a value with as many significant digits; nine tell any two fp32 numbers apart."""
+    return f"{value:.{digits}g}" if math.isfinite(value) else str(plain(value))
 
 
 def describe_deviation(deviation: Deviation, crash: Crash | None = None) -> str:
@@ -73,7 +73,9 @@ def describe_deviation(deviation: Deviation, crash: Crash | None = None) -> str:
             if crash
             else "crash"
         )
-    observed, reference = number(deviation.observed), number(deviation.reference)
+    values = deviation.observed, deviation.reference
+    digits = 9 if number(values[0]) == number(values[1]) else 7
+    observed, reference = (number(value, digits) for value in values)
     if kind == "non_finite":
         text = f"{metric} is {observed} at step {deviation.step}, where it was {reference}"
     elif kind == "length":
