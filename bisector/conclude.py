@@ -59,59 +59,52 @@ class Evidence:
         return replace(self, chain=chain, open=(chain.links[0].link,))
 
     def conclude(self) -> Conclusion:
-        """Return the answer once the chain is found and every confirmation has run."""
+        """Return the answer once the chain is found and the oldest link has its confirmations."""
         oldest, *later = self.chain.links
-        told_apart = [found for found in later if found.link.is_single]
-        unconfirmed = [found for found in told_apart if not self.is_confirmed(found)]
-        refuted = {found: reading for found in told_apart if (reading := self._refutation(found))}
+        others = [found for found in later if not self._doubt(found)]
         undone = [found for found in self.chain.transient if found.link.is_single]
         answer = replace(
             self._frame(),
-            others=tuple(
-                self._change(f) for f in told_apart if f not in refuted and f not in unconfirmed
-            ),
+            others=tuple(self._change(found) for found in others),
             transient=tuple(self._change(found) for found in undone),
-            explained=len(told_apart) == len(later) and not refuted and not unconfirmed,
+            explained=len(others) == len(later),
         )
-        if self.chain.transient:
-            answer = _noted(answer, ["what was undone again was not run a second time"])
-        answer = _noted(
-            answer,
-            [self._words(f, "a later change", "no runs were left to confirm") for f in unconfirmed],
-        )
-        answer = _noted(
-            answer, [f"a later change was not confirmed: {r}" for r in refuted.values()]
-        )
-        hidden = "commits that were skipped hide which one it is"
-        answer = _noted(
-            answer,
-            [self._words(f, "a later change", hidden) for f in later if not f.link.is_single]
-            + [
-                self._words(f, "a change that was undone", hidden)
-                for f in self.chain.transient
-                if f not in undone
-            ],
-        )
-        if not oldest.link.is_single:
+        answer = replace(answer, notes=(*answer.notes, *self._chain_notes()))
+        doubt = self._doubt(oldest)
+        if not doubt:
             return replace(
-                answer,
-                outcome=Outcome.SUSPECTS,
-                suspects=self._suspects(),
-                explained=False,
-                reason="commits that could not be judged hide which one it is",
-            )
-        refutation = self._refutation(oldest)
-        if refutation:
-            return replace(
-                answer,
-                outcome=Outcome.CONTRADICTION,
-                suspects=self._suspects(),
-                explained=False,
-                reason=refutation,
+                answer, outcome=Outcome.CULPRIT, culprit=self._change(oldest), confirmed=True
             )
         return replace(
-            answer, outcome=Outcome.CULPRIT, culprit=self._change(oldest), confirmed=True
+            answer,
+            outcome=Outcome.CONTRADICTION if oldest.link.is_single else Outcome.SUSPECTS,
+            suspects=self._suspects(),
+            explained=False,
+            reason=doubt,
         )
+
+    def _doubt(self, found: Anchored) -> str:
+        """Return why a link accuses nobody; empty if its commit was told apart and confirmed."""
+        if not found.link.is_single:
+            return "commits that could not be judged hide which one it is"
+        if not self.is_confirmed(found):
+            return "no runs were left to confirm it"
+        return self._refutation(found)
+
+    def _chain_notes(self) -> list[str]:
+        notes = [
+            self._words(found, "a later change", doubt)
+            for found in self.chain.links[1:]
+            if (doubt := self._doubt(found))
+        ]
+        notes += [
+            self._words(found, "a change that was undone", self._doubt(found))
+            for found in self.chain.transient
+            if not found.link.is_single
+        ]
+        if any(found.link.is_single for found in self.chain.transient):
+            notes.append("what was undone again was not run a second time")
+        return notes
 
     def out_of_budget(self) -> Conclusion:
         """Return what is known when the allowed runs are used up."""
@@ -242,10 +235,6 @@ def missing_confirmations(results: Sequence[RunResult]) -> int:
     """Return how many fresh runs a commit still needs; none after two hangs, which say enough."""
     settled = sum(result.status is not Status.TIMED_OUT for result in results)
     return max(CONFIRMATIONS - settled, 0) if len(results) - settled < 2 else 0
-
-
-def _noted(answer: Conclusion, notes: Sequence[str]) -> Conclusion:
-    return replace(answer, notes=(*answer.notes, *notes))
 
 
 def _noise_notes(ends: Ends) -> list[str]:
