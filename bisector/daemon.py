@@ -59,7 +59,9 @@ class Loop:
 
     def _take(self, order: Order, run: Run) -> None:
         assert order.hunt
-        case = self._cases[order.hunt]
+        case = self._cases.get(order.hunt)
+        if case is None:  # concluded while this run was in flight
+            return
         runs = sorted((*case.runs, run), key=lambda run: (run.started, run.id))
         self._cases[order.hunt] = replace(case, runs=tuple(runs))
         self._progress.finished(run, order.config.name)
