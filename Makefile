@@ -25,10 +25,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 test-fast: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not trains and not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not trains and not slow"
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-all: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

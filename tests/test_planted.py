@@ -126,9 +126,8 @@ def test_the_planted_commit_is_named(
     shas = make_history(
         tmp_path / "repo", Session(Options()), [HARMLESS[0], HARMLESS[1], edit, HARMLESS[2]]
     )
-    (tmp_path / "bisector.toml").write_text("[train]\njobs = 1\n")
     args = ("hunt", shas[0], shas[-1], "--repo", "repo", "--suite", "tiny", "--config", config)
-    done = bisector(tmp_path, *args, "--settings", "bisector.toml", "--json", timeout=1800)
+    done = bisector(tmp_path, *args, "--json", timeout=1800)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     entry = only_hunt(done.stdout)
     assert (entry["outcome"], entry["culprit"]["sha"]) == ("culprit", shas[3])
