@@ -11,8 +11,6 @@ from bisector.errors import BisectorError
 from bisector.model import METRICS, Trajectory
 from bisector.series import parse_step, plain
 
-ENVIRONMENT_KEYS = ("accelerate", "torch", "transformers", "trl", "python", "gpu")
-
 
 @dataclass(frozen=True, slots=True)
 class Reference:

@@ -206,7 +206,7 @@ class HuntOptions:
 
 
 def _sweep(state: Path) -> None:
-    """Remove what processes that are gone have left: trainings, checkouts, scratch, half a clone."""
+    """Remove what processes that are gone have left: trainings, checkouts, scratch."""
     kill_orphans()
     for folder in (state / "checkouts", state / "scratch"):
         try:
