@@ -161,8 +161,7 @@ class Repository:
         with self._open() as repo:
             repo.git.update_environment(GIT_INDEX_FILE=str(index), GIT_WORK_TREE=str(partial))
             try:
-                repo.git.read_tree(sha)
-                repo.git.checkout_index("--all", "--force", f"--prefix={partial}/")
+                repo.git.read_tree("--reset", "-u", "--no-sparse-checkout", sha)
             except git.GitCommandError as error:
                 raise InfraError(
                     f"git could not check out {sha[:10]}: {_last_line(error)}.",

@@ -98,17 +98,18 @@ class Running:
         self._output = job.scratch / "output"
         self._result = job.scratch / "result.json"
         self._kills = _memory_kills()
-        for name in ("output", "home", "work", "tmp", "front", "record"):
-            (job.scratch / name).mkdir(parents=True)
-        _write_front(job)
-        job.log.parent.mkdir(parents=True, exist_ok=True)
-        self._process = subprocess.Popen(
+        job.scratch.mkdir(parents=True)
+        self._process = subprocess.Popen(  # starts while the rest is prepared
             [sys.executable, "-I", "-S", str(WORKER), "supervise", str(job.scratch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=(job.scratch / "supervisor.log").open("wb"),
             start_new_session=True,
         )
+        for name in ("output", "home", "work", "tmp", "front", "record"):
+            (job.scratch / name).mkdir()
+        _write_front(job)
+        job.log.parent.mkdir(parents=True, exist_ok=True)
         assert self._process.stdin
         with suppress(BrokenPipeError):  # killed already; poll says so
             self._process.stdin.write(json.dumps(self._specification()).encode() + b"\n")
@@ -195,13 +196,8 @@ def _variables(job: Job) -> dict[str, str]:
 def _write_front(job: Job) -> None:
     """Write what stands before the installed packages: recorder, metadata of the checkout, `trl`."""
     front = job.scratch / "front"
-    (front / "sitecustomize.py").write_text(
-        "import importlib.util, os, sys\n"
-        f"_spec = importlib.util.spec_from_file_location('bisector_worker', {str(WORKER)!r})\n"
-        "_worker = importlib.util.module_from_spec(_spec)\n"
-        "_spec.loader.exec_module(_worker)\n"
-        "_worker.record()\n"
-    )
+    (front / "bisector_worker.py").symlink_to(WORKER)
+    (front / "sitecustomize.py").write_text("import bisector_worker\nbisector_worker.record()\n")
     (front / "trl").write_text(CLI)
     declared = job.declared
     if declared.name:

@@ -206,16 +206,18 @@ class HuntOptions:
 
 
 def _sweep(state: Path) -> None:
-    """Remove what processes that are gone have left: trainings, checkouts, scratch."""
+    """Remove what processes that are gone have left: trainings, checkouts, scratch, half a clone."""
     kill_orphans()
-    for folder in (state / "checkouts", state / "scratch"):
-        try:
+    try:
+        clones = (state / "mirror.git").glob("*.partial")
+        left = [path for path in clones if not Path("/proc", path.name.split(".")[-2]).exists()]
+        for folder in (state / "checkouts", state / "scratch"):
             folder.mkdir(exist_ok=True)
-            left = [path for path in folder.iterdir() if not is_alive(path.name)]
-            for path in left:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-        except OSError as error:
-            raise BisectorError(
-                f"{folder} cannot be cleared of what a killed process left: {error}.",
-                "Mend or remove it; run it again.",
-            ) from None
+            left += [path for path in folder.iterdir() if not is_alive(path.name)]
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    except OSError as error:
+        raise BisectorError(
+            f"{state} cannot be cleared of what a killed process left: {error}.",
+            "Mend or remove that path; run it again.",
+        ) from None

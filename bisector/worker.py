@@ -9,7 +9,8 @@ Only the cheap part of the standard library is imported at the top, since every 
 pays for it; the rest, and the training stack, where it is needed.
 """
 
-import importlib.abc
+from __future__ import annotations
+
 import importlib.machinery
 import json
 import os
@@ -19,11 +20,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
 
+TYPE_CHECKING = False  # `typing`, like `importlib.abc`, takes longer to import than all of this
 if TYPE_CHECKING:
     import subprocess
+    from types import ModuleType, TracebackType
+    from typing import Any, NoReturn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -74,7 +76,7 @@ def supervise() -> None:
     _write_whole(spec["result"], json.dumps(result))
 
 
-def _watch(child: "subprocess.Popen[bytes]", log: "_Log", deadline: float) -> str:
+def _watch(child: subprocess.Popen[bytes], log: _Log, deadline: float) -> str:
     """Copy output until the child ends ("exit"), time is up ("timeout") or bisector left ("cancelled")."""
     import select
 
@@ -131,7 +133,7 @@ class _Log:
         self._file.write(b"".join(self._tail))
 
 
-def _kill_descendants(child: "subprocess.Popen[bytes]") -> None:
+def _kill_descendants(child: subprocess.Popen[bytes]) -> None:
     """Kill what the training left. Orphans become our children, so this ends when we have none."""
     while pids := _children():
         for pid in pids:
@@ -214,7 +216,7 @@ def _innermost_place(trace: TracebackType | None) -> str:
     return place
 
 
-class _TrainerFinder(importlib.abc.MetaPathFinder):
+class _TrainerFinder:
     """Adds the recording callback to transformers' default callbacks when its trainer is imported."""
 
     def __init__(self, folder: str) -> None:

@@ -79,6 +79,13 @@ def test_hooks_of_a_repository_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_sparse_repository_is_checked_out_whole(tmp_path: Path) -> None:
+    (sha,) = make_repository(tmp_path / "repo", [{}])
+    git(tmp_path / "repo", "sparse-checkout", "set", "--no-cone", "/train.py")
+    Repository(str(tmp_path / "repo"), tmp_path).checkout(sha, tmp_path / "out" / "x")
+    assert {path.name for path in (tmp_path / "out" / "x").iterdir()} == {"train.py", "plan.json"}
+
+
 def test_a_bare_repository_without_a_config_file_is_read(tmp_path: Path) -> None:
     shas = make_repository(tmp_path / "repo", [{}] * 2)
     git(tmp_path, "clone", "-q", "--bare", "repo", "bare")
