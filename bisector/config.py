@@ -8,10 +8,10 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from bisector.errors import BisectorError
-from bisector.model import METRICS, Config, Identity, Tolerances
+from bisector.model import METRICS, Config, Event, Identity, Tolerances
 
 BUILT_IN_SUITES = {"h100": "invariants.toml", "tiny": "tiny.toml"}
 Device = Literal["cpu", "cuda", "any"]
@@ -60,6 +60,7 @@ class _Class(_Table):
     identities: list[_Identity] = []
     args: dict[str, Scalar] = {}
     requires: list[str] = []
+    members_agree: bool = False
     footprint: bool = False
     members: dict[str, _Member]
 
@@ -167,6 +168,7 @@ def _config(suite: str, class_name: str, table: _Class, name: str) -> Config:
         tolerances=tolerances,
         identities=tuple(Identity(**identity.model_dump()) for identity in table.identities),
         has_footprint=table.footprint,
+        agrees_with=table.canonical if table.members_agree and name != table.canonical else "",
         digest=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
     )
 
@@ -227,17 +229,25 @@ class StateSettings(_Table):
     max_size: Bytes = 50 * 10**9
 
 
-class ChannelSettings(_Table):
-    """One place to which messages go."""
+def _event(value: object) -> object:
+    known = [str(event) for event in Event]
+    if value in known:
+        return value
+    nearest = _nearest(str(value), known)
+    raise ValueError(f"{value!r} is no event. {nearest}The events are {', '.join(known)}")
 
-    name: str
+
+class ChannelSettings(_Table):
+    """One place to which messages go; `events` empty means all."""
+
+    name: str = Field(min_length=1)
     kind: Literal["slack", "json", "exec"]
-    url: str = ""
+    url: str = Field(default="", repr=False)  # it may hold the channel's password
     url_file: str = ""
     url_env: str = ""
     secret_file: str = ""
     command: list[str] = []
-    events: list[str] = []
+    events: list[Annotated[Event, BeforeValidator(_event)]] = []
 
 
 class Settings(_Table):
@@ -248,6 +258,14 @@ class Settings(_Table):
     limits: LimitSettings = LimitSettings()
     state: StateSettings = StateSettings()
     notify: list[ChannelSettings] = []
+
+    @field_validator("notify")
+    @classmethod
+    def _names_differ(cls, channels: list[ChannelSettings]) -> list[ChannelSettings]:
+        names = [channel.name for channel in channels]
+        for repeated in (name for name in names if names.count(name) > 1):
+            raise ValueError(f"two channels are named {repeated!r}")
+        return channels
 
 
 def load_settings(path: Path | None) -> Settings:

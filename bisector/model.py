@@ -28,6 +28,7 @@ class Role(StrEnum):
     SEARCH = "search"
     CONFIRM = "confirm"
     CONTROL = "control"
+    TEST = "test"
 
 
 class Verdict(StrEnum):
@@ -49,6 +50,25 @@ class Outcome(StrEnum):
     BUDGET = "budget"
     INFRA = "infra"
     INTERRUPTED = "interrupted"
+
+
+class Event(StrEnum):
+    """What a message is about."""
+
+    REGRESSION = "regression"
+    CULPRIT = "culprit"
+    INCONCLUSIVE = "inconclusive"
+    CHANGED = "changed"
+    FIXED = "fixed"
+    REOPENED = "reopened"
+    ACCEPTED = "accepted"
+    IDENTITY = "identity"
+    ENVIRONMENT = "environment"
+    BROKEN = "broken"
+    STALLED = "stalled"
+    CHANNEL = "channel"
+    HEARTBEAT = "heartbeat"
+    TEST = "test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +168,7 @@ class Config:
     identities: tuple[Identity, ...]
     has_footprint: bool
     digest: str  # of everything above that can change a trajectory
+    agrees_with: str = ""  # the class's canonical member, where the suite says that members agree
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
-"""Trajectories as text and back; pure. Numbers that are not finite travel as "nan", "inf" and "-inf"."""
+"""Trajectories, and other frozen data, as text and back; pure. Numbers that are not finite travel as "nan", "inf" and "-inf"."""
 
+import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 from bisector.model import Step, Trajectory
@@ -66,3 +68,23 @@ def plain(value: float | None) -> float | str | None:
     if value is None or math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def dump(value: Any) -> str:
+    """Return frozen data as JSON, such that pydantic reads it back."""
+    return json.dumps(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a dataclass as what JSON can hold, so that an adapter reads it back."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, StrEnum):
+        return str(value)
+    if isinstance(value, float):
+        return plain(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value

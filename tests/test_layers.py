@@ -7,8 +7,11 @@ from pathlib import Path
 import bisector
 
 PACKAGE = Path(bisector.__file__).parent
-BASE = {"model", "errors", "series"}
-CORE = {"compare", "judge", "search", "chain", "conclude", "plan", "report", "documents"}
+BASE = {"model", "errors", "series", "watched"}
+CORE = {
+    *("compare", "judge", "search", "chain", "conclude", "plan", "report", "documents"),
+    *("standing", "kinship", "acts", "inquest", "laws", "agenda", "ruling", "bulletin", "message"),
+}
 EFFECTS = {
     "config",
     "references",
@@ -21,6 +24,10 @@ EFFECTS = {
     "slots",
     "processes",
     "tiny",
+    "ledger",
+    "notify",
+    "service_manager",
+    "housekeeping",
 }
 STACK = {"torch", "transformers", "trl", "datasets", "accelerate", "kernels", "huggingface_hub"}
 IMPURE = {"os", "subprocess", "time", "pathlib", "sqlite3", "git", "shutil", "signal", "tempfile"}
