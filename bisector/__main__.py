@@ -10,7 +10,10 @@ from bisector.errors import StopError
 VERDICTS = (0, 1, 125)  # good, bad, skip: what `probe` may say below 128
 INTERRUPTED = 130
 OWN_FAULT = 70  # EX_SOFTWARE
-COMMANDS = ("hunt", "probe", "record", "compare", "show", "status", "doctor", "demo")
+COMMANDS = (
+    *("hunt", "probe", "record", "compare", "show", "status", "doctor", "demo"),
+    *("watch", "accept", "pause", "resume", "notify-test"),
+)
 
 
 def main() -> None:

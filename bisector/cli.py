@@ -1,18 +1,16 @@
 """The commands: parse, call, print, exit code. Errors people can cause end in two lines, never a traceback."""
 
-import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+import bisector.service_cli  # noqa: F401 - adds its commands to the application
 from bisector import (
     comparing,
     demonstrating,
@@ -29,44 +27,30 @@ from bisector.errors import BisectorError, InfraError, StopError
 from bisector.model import Outcome, Verdict
 from bisector.progress import TerminalProgress
 from bisector.session import HuntOptions, Options, Session
-
-OK, USER_ERROR, UNDECIDED, INFRA, INTERRUPTED = 0, 1, 3, 4, 130
-BAD, SKIP = 1, 125  # of probe, for `git bisect run`
-
-
-# The code of a command that came to its end; empty where a write failed before.
-answers: list[int] = []
-
-
-class ShowFormat(StrEnum):
-    """How `show` prints."""
-
-    TEXT = "text"
-    JSON = "json"
-    MARKDOWN = "markdown"
-
-
-app = typer.Typer(
-    help="Find the commit that moved a training trajectory.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+from bisector.terminal import (
+    BAD,
+    INFRA,
+    INTERRUPTED,
+    OK,
+    SKIP,
+    UNDECIDED,
+    USER_ERROR,
+    AsJson,
+    ConfigNames,
+    Python,
+    Repo,
+    SettingsFile,
+    ShowFormat,
+    State,
+    SuiteName,
+    Verbose,
+    answer,
+    answers,
+    app,
+    out,
+    print_json,
+    show_lines,
 )
-
-Repo = Annotated[str, typer.Option("--repo", help="Repository: a path or a URL.")]
-SuiteName = Annotated[str, typer.Option("--suite", help="h100, tiny, or a suite file.")]
-ConfigNames = Annotated[list[str] | None, typer.Option("--config", help="A config; may repeat.")]
-State = Annotated[str, typer.Option("--state", help="Where everything is kept. [state]")]
-SettingsFile = Annotated[str, typer.Option("--settings", help="The settings file.")]
-Python = Annotated[str, typer.Option("--python", help="The training interpreter.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Name every run.")]
-
-
-def out() -> Console:
-    """Return the console that people's output goes to."""
-    return Console(highlight=False)
 
 
 @app.command()
@@ -100,7 +84,7 @@ def hunt(
     with TerminalProgress(is_verbose=verbose) as progress:
         reports = hunting.hunt(session, question, progress, lambda cases: _expect(progress, cases))
     if as_json:
-        _print_json(documents.to_json(reports))
+        print_json(documents.to_json(reports))
     else:
         for found in reports:
             show_lines(report.lines(found))
@@ -135,7 +119,7 @@ def probe(
     with TerminalProgress(is_verbose=verbose) as progress:
         findings = probing.probe(session, commit, against, progress)
     if as_json:
-        _print_json(
+        print_json(
             {"schema": documents.SCHEMA, "probes": [probing.finding_json(f) for f in findings]}
         )
     else:
@@ -179,7 +163,7 @@ def compare(
     """Compare two trajectory files, and their environments; exits 3 if they differ."""
     comparison = comparing.compare_files(a, b, class_name, suite)
     if as_json:
-        _print_json(comparing.to_json(comparison))
+        print_json(comparing.to_json(comparison))
     else:
         comparing.show(comparison, out())
     answer(UNDECIDED if comparison.deviations else OK)
@@ -195,23 +179,11 @@ def show(
     """Show one hunt or run, whole."""
     shown = looking.find(Session(Options(state=state, settings=settings)), id_)
     if form is ShowFormat.JSON:
-        _print_json(looking.to_json(shown))
+        print_json(looking.to_json(shown))
     elif form is ShowFormat.MARKDOWN:
         print(looking.to_markdown(shown))
     else:
         looking.show(shown, out())
-    answer(OK)
-
-
-@app.command()
-def status(state: State = "", settings: SettingsFile = "", as_json: AsJson = False) -> None:
-    """Show the last hunts and runs."""
-    session = Session(Options(state=state, settings=settings))
-    hunts, runs = session.store.recent_hunts(10), session.store.recent_runs(20)
-    if as_json:
-        _print_json(looking.status_json(hunts, runs))
-    else:
-        looking.show_status(hunts, runs, out())
     answer(OK)
 
 
@@ -228,7 +200,7 @@ def doctor(
     session = Session(Options(repo, suite, (), state, settings, python))
     checks = doctoring.examine(session)
     if as_json:
-        _print_json({"schema": documents.SCHEMA, "checks": [asdict(check) for check in checks]})
+        print_json({"schema": documents.SCHEMA, "checks": [asdict(check) for check in checks]})
     else:
         doctoring.show(checks, out())
     answer(OK if all(check.is_well for check in checks) else USER_ERROR)
@@ -253,15 +225,6 @@ def hunt_exit_code(outcomes: Sequence[Outcome]) -> int:
     return OK if Outcome.CULPRIT in outcomes else UNDECIDED
 
 
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=2, allow_nan=False))
-
-
-def show_lines(lines: Sequence[tuple[str, str]]) -> None:
-    """Print (label, text) lines."""
-    out().print(report.as_table(lines))
-
-
 def main(args: Sequence[str]) -> tuple[int, bool]:
     """Run a command; return its exit code, and whether that is the command's own answer."""
     answers.clear()
@@ -273,7 +236,7 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
         return code, answers == [code] or "--help" in args
     except StopError:
         if "--json" in args and "hunt" in args:  # before there was anything to report
-            _print_json(documents.to_json([]))
+            print_json(documents.to_json([]))
         return INTERRUPTED, False
     except InfraError as error:
         return _complain(error, INFRA), False
@@ -285,13 +248,6 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
     finally:
         processes.kill_orphans()
     return OK, False
-
-
-def answer(code: int) -> NoReturn:
-    """End with the command's own answer, once all of it is written."""
-    sys.stdout.flush()
-    answers.append(code)
-    raise typer.Exit(code)
 
 
 def _complain(error: BisectorError, code: int) -> int:

@@ -66,7 +66,10 @@ def hunt(
         )
     commits, skip = _resolve(session, question)
     options = replace(options, skip=tuple(skip))
-    asked = [ask(session, config, commits, options) for config in session.configs()]
+    asked = [
+        ask(session, config, commits, options, session.environment_of(config))
+        for config in session.configs()
+    ]
     for found, digest in asked:
         session.store.add_hunt(found, digest)
     runs_of = session.store.runs_of

@@ -1,7 +1,7 @@
 """`show` and `status`: what is stored of hunts and runs, as text, Markdown or JSON."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -141,29 +141,26 @@ def to_markdown(shown: Report | StoredRun) -> str:
     return "\n".join([f"**{report.markdown(first)}**", "", *body])
 
 
-def show_status(hunts: Recent, runs: Sequence[tuple[Run, str]], console: Console) -> None:
-    """Print the last hunts and runs."""
-    if not hunts and not runs:
+def show_status(found: Mapping[str, Any], console: Console) -> None:
+    """Print the last hunts and runs of what `status_json` returned."""
+    if not found["hunts"] and not found["runs"]:
         console.print("No hunts and no runs yet.")
-    for hunt, conclusion, created in hunts:
-        line = Text(f"{hunt.id}  {_ago(created):>9}  {hunt.config.name}  ")
-        line.append(f"{hunt.good[:8]}…{hunt.bad[:8]}  ")
-        line.append(conclusion.outcome if conclusion else "not finished", style="bold")
-        if conclusion and conclusion.culprit:
-            line.append(f" {conclusion.culprit.sha[:10]}")
+    for hunt in found["hunts"]:
+        created = datetime.fromisoformat(hunt["created"]).timestamp()
+        line = Text(f"{hunt['hunt']}  {_ago(created):>9}  {hunt['config']}  ")
+        line.append(f"{hunt['good'][:8]}…{hunt['bad'][:8]}  ")
+        line.append(hunt["outcome"] or "not finished", style="bold")
+        if hunt["culprit"]:
+            line.append(f" {hunt['culprit'][:10]}")
         console.print(line)
-    if runs:
+    if found["runs"]:
         table = Table(
             "run", "config", "commit", "role", "status", "s", box=None, padding=(0, 2, 0, 0)
         )
-        for run, config in runs:
+        for run in found["runs"]:
             table.add_row(
-                run.id,
-                config,
-                run.sha[:10],
-                run.role,
-                run.result.status,
-                f"{run.result.seconds:.1f}",
+                *(run["run"], run["config"], run["sha"][:10]),
+                *(run["role"], run["status"], f"{run['seconds']:.1f}"),
             )
         console.print(table)
 

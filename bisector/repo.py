@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ GIT_VARIABLES = {
     "GIT_CONFIG_VALUE_0": os.devnull,
     "LC_ALL": "C",
 }
+_MAKER = (("NAME", "bisector"), ("EMAIL", "bisector@localhost"), ("DATE", "2000-01-01T00:00:00Z"))
 # A path, a URL, or `user@host:path`; nothing that begins with a dash, and no remote helper (`ext::…`).
 LOCATION = r"[^-:][^:]*|(https?|ssh|git|file)://[^-].*|[^-:/][^:/]*@[^-:/][^:/]*:[^-:].*"
 
@@ -143,6 +144,63 @@ class Repository:
             "Good is not on the first-parent line of bad, so no range lies between them.",
             "Give two commits of the same branch.",
         )
+
+    def line(self, oldest: str, newest: str) -> list[str]:
+        """Return the first-parent commits, oldest first, both ends included; empty where `oldest` is not
+        on that line."""
+        with self._open() as repo:
+            try:
+                after = repo.git.rev_list(
+                    "--first-parent", "--reverse", newest, f"^{oldest}"
+                ).split()
+                if not after:
+                    return [oldest] if oldest == newest else []
+                is_on_it = oldest in repo.git.rev_list("--parents", "-1", after[0]).split()[1:2]
+            except git.GitCommandError:  # the commit is gone
+                return []
+            return [oldest, *after] if is_on_it else []
+
+    def fork_point(self, old: str, new: str) -> str:
+        """Return the newest commit that the first-parent lines of two commits share; empty if none."""
+        with self._open() as repo:
+            try:
+                lines = [repo.git.rev_list("--first-parent", sha).split() for sha in (old, new)]
+            except git.GitCommandError:
+                return ""
+            shared = set(lines[1])
+            return next((sha for sha in lines[0] if sha in shared), "")
+
+    def revert(self, sha: str, reverts: Sequence[str], folder: Path) -> str:
+        """Return a commit that is `sha` with others reverted, in order; empty where that is not clean.
+
+        It depends on its arguments alone, is on no branch, and is written to the mirror. `folder` holds
+        files for a while.
+        """
+        index, file = folder / f"{sha}.index", folder / f"{sha}.patch"
+        folder.mkdir(parents=True, exist_ok=True)
+        fixed = {
+            f"GIT_{who}_{key}": value for who in ("AUTHOR", "COMMITTER") for key, value in _MAKER
+        }
+        with self._open() as repo:
+            repo.git.update_environment(GIT_INDEX_FILE=str(index), **fixed)
+            try:
+                repo.git.read_tree(sha)
+                for each in reverts:
+                    patch = repo.git.diff_tree(
+                        "-p", "--binary", "--full-index", f"{each}^", each,
+                        strip_newline_in_stdout=False, stdout_as_string=False,
+                    )  # fmt: skip
+                    if patch:
+                        file.write_bytes(patch)
+                        repo.git.apply("--cached", "-R", str(file))
+                tree = repo.git.write_tree()
+                words = f"{sha[:10]} without {', '.join(each[:10] for each in reverts)}"
+                return str(repo.git.commit_tree(tree, "-p", sha, "-m", words))
+            except git.GitCommandError:
+                return ""
+            finally:
+                for path in (index, file):
+                    path.unlink(missing_ok=True)
 
     def describe(self, sha: str) -> Commit:
         """Return the words of one commit."""

@@ -160,11 +160,15 @@ class Session:
 
 
 def ask(
-    session: Session, config: Config, commits: Sequence[str], options: "HuntOptions"
+    session: Session,
+    config: Config,
+    commits: Sequence[str],
+    options: "HuntOptions",
+    found: Environment,
 ) -> tuple[Hunt, str]:
-    """Return the hunt that asks this, with an id that depends on the question, and the question's digest."""
+    """Return the hunt that asks this, in the environment `found`, with an id that depends on the question,
+    and the question's digest."""
     good, bad = commits[0], commits[-1]
-    found = session.environment_of(config)
     question = hashlib.sha256(
         json.dumps(
             [

@@ -1,20 +1,18 @@
 """The database: observations appended, hunts and their answers; SQL stands beside its function."""
 
-import dataclasses
 import json
+import math
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from bisector.errors import BisectorError, InfraError
 from bisector.model import Conclusion, Crash, Environment, Hunt, Role, Run, RunResult, Status
-from bisector.series import dump_steps, load_steps, plain
+from bisector.series import dump, dump_steps, load_steps
 
 BUSY_TIMEOUT = 30.0  # seconds; transactions are short, so a wait this long means a stuck disk
 
@@ -50,6 +48,56 @@ MIGRATIONS = (
     CREATE INDEX runs_by_question ON runs (sha, config, environment);
     CREATE INDEX runs_by_start ON runs (started);
     """,
+    """
+    CREATE TABLE watch (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE epochs (
+        number INTEGER PRIMARY KEY,
+        config TEXT NOT NULL,        -- here and below: the config's name and digest
+        environment TEXT NOT NULL,
+        since REAL NOT NULL
+    );
+    CREATE TABLE turns (
+        config TEXT NOT NULL,
+        sha TEXT NOT NULL,
+        opens TEXT NOT NULL,
+        closes TEXT NOT NULL,
+        PRIMARY KEY (config, sha)
+    );
+    CREATE TABLE anchors (
+        config TEXT NOT NULL,
+        turn TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        since REAL NOT NULL,
+        sha TEXT NOT NULL,
+        run TEXT NOT NULL,
+        path TEXT NOT NULL,
+        PRIMARY KEY (config, turn, environment, since)
+    );
+    CREATE TABLE inquiries (id TEXT PRIMARY KEY, data TEXT NOT NULL, ended REAL);
+    CREATE TABLE regressions (
+        id TEXT PRIMARY KEY,
+        opened REAL NOT NULL,
+        data TEXT NOT NULL
+    );
+    CREATE TABLE messages (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        event TEXT NOT NULL,
+        regression TEXT NOT NULL,
+        created REAL NOT NULL,
+        document TEXT NOT NULL
+    );
+    CREATE TABLE deliveries (
+        message INTEGER NOT NULL REFERENCES messages (number),
+        channel TEXT NOT NULL,
+        state TEXT NOT NULL,         -- waiting, delivered, dead
+        attempts INTEGER NOT NULL,
+        due REAL NOT NULL,
+        reason TEXT NOT NULL,
+        PRIMARY KEY (message, channel)
+    );
+    CREATE INDEX deliveries_by_state ON deliveries (state, channel);
+    """,
 )
 
 _HUNT = TypeAdapter(Hunt)
@@ -82,7 +130,7 @@ class Store:
             ) from None
 
     def _migrate(self, state: Path) -> None:
-        with self._transaction():
+        with self.transaction():
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version > len(MIGRATIONS):
                 raise BisectorError(
@@ -95,7 +143,8 @@ class Store:
                 self._db.execute(f"PRAGMA user_version = {number}")
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do all of it or nothing; InfraError where the disk or another process is in the way."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
@@ -112,17 +161,22 @@ class Store:
                 self._db.execute("ROLLBACK")
             raise
 
+    @property
+    def db(self) -> sqlite3.Connection:
+        """Return the connection, for reading."""
+        return self._db
+
     def close(self) -> None:
         """Close the database."""
         self._db.close()
 
     def add_hunt(self, hunt: Hunt, question: str) -> None:
         """Store a hunt if it is new."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._add_environment(db, hunt.environment)
             db.execute(
                 "INSERT OR IGNORE INTO hunts (id, question, created, data) VALUES (?, ?, ?, ?)",
-                (hunt.id, question, time.time(), _dump(hunt)),
+                (hunt.id, question, time.time(), dump(hunt)),
             )
 
     def hunts_asking(self, question: str) -> list[str]:
@@ -134,15 +188,15 @@ class Store:
 
     def conclude(self, hunt: str, conclusion: Conclusion) -> None:
         """Store a hunt's answer."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "UPDATE hunts SET conclusion = ?, finished = ? WHERE id = ?",
-                (_dump(conclusion), time.time(), hunt),
+                (dump(conclusion), time.time(), hunt),
             )
 
     def reopen(self, hunt: str) -> None:
         """Take a hunt's answer back, to go on with it."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("UPDATE hunts SET conclusion = NULL, finished = NULL WHERE id = ?", (hunt,))
 
     def hunt(self, prefix: str) -> tuple[Hunt, Conclusion | None] | None:
@@ -178,7 +232,7 @@ class Store:
     def add_run(self, run: Run, *, config: str, name: str, environment: Environment) -> None:
         """Append one observation."""
         result = run.result
-        with self._transaction() as db:
+        with self.transaction() as db:
             self._add_environment(db, environment)
             db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -193,7 +247,7 @@ class Store:
                     result.status,
                     run.started,
                     result.seconds,
-                    _dump(result.crash) if result.crash else None,
+                    dump(result.crash) if result.crash else None,
                     result.reason,
                     result.log_tail,
                     dump_steps(result.trajectory),
@@ -202,13 +256,73 @@ class Store:
 
     def _add_environment(self, db: sqlite3.Connection, environment: Environment) -> None:
         db.execute(
-            "INSERT OR IGNORE INTO environments VALUES (?, ?)", (environment.id, _dump(environment))
+            "INSERT OR IGNORE INTO environments VALUES (?, ?)", (environment.id, dump(environment))
         )
 
     def runs_of(self, hunt: str) -> tuple[Run, ...]:
         """Return a hunt's runs in the order in which they started."""
         rows = self._db.execute("SELECT * FROM runs WHERE hunt = ? ORDER BY started, id", (hunt,))
         return tuple(_run(row) for row in rows)
+
+    def runs_after(
+        self, number: int, configs: Sequence[str], shas: Container[str]
+    ) -> tuple[int, list[tuple[Run, str]]]:
+        """Return the runs stored after the `number`th, each with its config's digest, and the last number.
+
+        Only runs of the given digests and commits are read.
+        """
+        marks = ", ".join("?" * len(configs))
+        rows = self._db.execute(
+            f"SELECT rowid, * FROM runs WHERE rowid > ? AND config IN ({marks}) ORDER BY rowid",
+            (number, *configs),
+        )
+        found = []
+        for row in rows:
+            number = row["rowid"]
+            if row["sha"] in shas:
+                found.append((_run(row), row["config"]))
+        return number, found
+
+    def runs_at(self, configs: Sequence[str], shas: Sequence[str]) -> list[tuple[Run, str]]:
+        """Return the runs of commits, each with its config's digest, for the given digests."""
+        found = []
+        for sha in shas:
+            for row in self._db.execute("SELECT * FROM runs WHERE sha = ?", (sha,)):
+                if row["config"] in configs:
+                    found.append((_run(row), row["config"]))
+        return found
+
+    def last_number(self) -> int:
+        """Return the number of the newest run."""
+        return int(self._db.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()[0])
+
+    def seconds_trained_since(self, moment: float) -> float:
+        """Return the seconds of all runs that began since then, times the devices that each used."""
+        rows = self._db.execute(
+            "SELECT sum(seconds) AS seconds, data FROM runs"
+            " JOIN environments ON environments.id = environment"
+            " WHERE started >= ? GROUP BY environment",
+            (moment,),
+        )
+        return math.fsum(
+            row["seconds"] * max(json.loads(row["data"])["devices"], 1) for row in rows
+        )
+
+    def hunts_since(self, moment: float) -> int:
+        """Return how many hunts were begun since then."""
+        row = self._db.execute("SELECT count(*) FROM hunts WHERE created >= ?", (moment,))
+        return int(row.fetchone()[0])
+
+    def environments(self, ids: Sequence[str]) -> dict[str, Environment]:
+        """Return the environments of those ids."""
+        marks = ", ".join("?" * len(ids))
+        rows = self._db.execute(f"SELECT * FROM environments WHERE id IN ({marks})", tuple(ids))
+        return {row["id"]: _ENVIRONMENT.validate_python(json.loads(row["data"])) for row in rows}
+
+    def add_environment(self, environment: Environment) -> None:
+        """Store an environment if it is new."""
+        with self.transaction() as db:
+            self._add_environment(db, environment)
 
     def completed_run(self, sha: str, config: str, environment: str) -> Run | None:
         """Return the newest completed run of a config at a commit in an environment."""
@@ -255,22 +369,3 @@ def _run(row: sqlite3.Row) -> Run:
         started=row["started"],
         environment=row["environment"],
     )
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(_plain(value))
-
-
-def _plain(value: Any) -> Any:
-    """Return a dataclass as what JSON can hold, so that the adapters above read it back."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, StrEnum):
-        return str(value)
-    if isinstance(value, float):
-        return plain(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value

@@ -86,6 +86,43 @@ def test_a_sparse_repository_is_checked_out_whole(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out" / "x").iterdir()} == {"train.py", "plan.json"}
 
 
+def test_a_line_runs_between_two_commits_or_is_empty(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 4)
+    repository = Repository(str(tmp_path / "repo"), tmp_path)
+    assert repository.line(shas[1], shas[3]) == shas[1:]
+    assert repository.line(shas[3], shas[3]) == [shas[3]]
+    assert repository.line(shas[3], shas[1]) == []
+    assert repository.line("0" * 40, shas[1]) == []
+
+
+def test_the_fork_point_of_a_branch_that_was_pushed_anew_is_found(tmp_path: Path) -> None:
+    shas = make_repository(tmp_path / "repo", [{}] * 4)
+    git(tmp_path / "repo", "reset", "-q", "--hard", shas[1])
+    git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "other")
+    other = git(tmp_path / "repo", "rev-parse", "main")
+    repository = Repository(str(tmp_path / "repo"), tmp_path)
+    assert repository.fork_point(shas[3], other) == shas[1]
+    assert repository.fork_point("0" * 40, other) == ""
+
+
+def test_commits_are_reverted_where_that_is_clean(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    shas = make_repository(repo, [{"loss": 0.0}, {"loss": 1.0}, {"loss": 2.0}])
+    for name in ("a", "b"):
+        (repo / name).write_bytes(b"\x00\xff" + name.encode())
+        git(repo, "add", name)
+        git(repo, "commit", "-q", "-m", name)
+        shas.append(git(repo, "rev-parse", "main"))
+    repository = Repository(str(repo), tmp_path)
+    made = repository.revert(shas[4], [shas[3]], tmp_path / "scratch")
+    assert git(repo, "diff", "--stat", shas[2], f"{made}~0", "--", "a") == ""
+    assert git(repo, "ls-tree", "--name-only", made).split() == ["b", "plan.json", "train.py"]
+    assert repository.revert(shas[4], [shas[3]], tmp_path / "scratch") == made
+    assert repository.revert(shas[4], [shas[1]], tmp_path / "scratch") == "", "the next changed it"
+    both = repository.revert(shas[4], [shas[2], shas[1]], tmp_path / "scratch")
+    assert git(repo, "diff", "--stat", shas[0], both, "--", "plan.json") == ""
+
+
 def test_a_bare_repository_without_a_config_file_is_read(tmp_path: Path) -> None:
     shas = make_repository(tmp_path / "repo", [{}] * 2)
     git(tmp_path, "clone", "-q", "--bare", "repo", "bare")

@@ -1,0 +1,305 @@
+"""`status`: what the service watches, does and has found, and the last hunts and runs; writes nothing."""
+
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bisector import looking, report
+from bisector.agenda import make_agenda
+from bisector.branch import Branch
+from bisector.config import load_suite
+from bisector.documents import SCHEMA, deviation_json
+from bisector.errors import BisectorError
+from bisector.housekeeping import size_of
+from bisector.ledger import Ledger
+from bisector.plan import Start
+from bisector.repo import Repository
+from bisector.session import Session
+from bisector.slots import Lock
+from bisector.standing import Standing, Walk
+from bisector.watched import Regression
+
+WEEK = 7 * 86_400.0
+SHOWN_COMMITS = 10
+KEPT_COMMITS = 50  # in JSON
+
+STYLES = {"good": "green", "bad": "red", "skipped": "yellow", "presumed": "dim green"}
+
+
+def overview(session: Session) -> dict[str, Any]:
+    """Return all of it as JSON."""
+    hunts, runs = session.store.recent_hunts(10), session.store.recent_runs(20)
+    return {"watch": _watch(session), **looking.status_json(hunts, runs), "schema": SCHEMA}
+
+
+def _watch(session: Session) -> dict[str, Any] | None:
+    store = session.store
+    plain = Ledger(store.db, store.transaction)
+    if not plain.get("about"):
+        return None
+    location, branch_name, suite_name = json.loads(plain.get("about"))
+    suite = load_suite(suite_name)
+    names = [name for name in json.loads(plain.get("configs")) if name in suite.configs]
+    configs = [suite.configs[name] for name in names]
+    ledger = Ledger(store.db, store.transaction, configs)
+    repository = Repository(location, session.state)
+    walks, queue = _stand(session, repository, ledger, configs)
+    usage = shutil.disk_usage(session.state)
+    return {
+        "repository": location,
+        "branch": branch_name,
+        "suite": suite_name,
+        "configs": names,
+        "is_running": _is_running(session),
+        "head": ledger.get("head"),
+        "fetched": _moment(ledger.get("fetched")),
+        "fetch_error": ledger.get("fetch error"),
+        "settings_error": ledger.get("reload error"),
+        "paused": bool(ledger.get("paused")),
+        "held": "paused by a person" if ledger.get("paused") else ledger.get("held"),
+        "running": _running(session, ledger),
+        "queue": queue,
+        "commits": _commits(walks, repository),
+        "inquiries": [
+            {
+                "config": i.config,
+                "good": i.good,
+                "bad": i.bad,
+                "hunt": i.hunt or None,
+                "regression": i.regression or None,
+            }
+            for i in ledger.inquiries()
+        ],
+        "regressions": [_regression_json(r) for r in ledger.regressions()[-50:]],
+        "channels": _channels(session, ledger),
+        "disk": {"used": size_of(session.state), "limit": _limit(session), "free": usage.free},
+        "gpu_minutes_7_days": round(store.seconds_trained_since(time.time() - WEEK) / 60, 1),
+    }
+
+
+def _stand(
+    session: Session, repository: Repository, ledger: Ledger, configs: Sequence[Any]
+) -> tuple[Mapping[str, Walk], list[dict[str, str]]]:
+    branch = Branch(session, repository, ledger, configs, drives_hunts=False)
+    try:
+        if not branch.recall():
+            return {}, []
+    except BisectorError:  # the mirror is gone; the service clones it again
+        return {}, []
+    snapshot = branch.snapshot(time.time())
+    agenda = make_agenda(snapshot, [])
+    hunts = {case.hunt.id: case.hunt.config.name for case in snapshot.cases}
+    queue = [
+        {
+            "config": hunts[work.hunt] if isinstance(work, Start) else work.config,
+            "sha": work.sha,
+            "role": str(work.role),
+        }
+        for work in agenda.work
+    ]
+    return agenda.walks, queue
+
+
+def _is_running(session: Session) -> bool:
+    lock = Lock(session.state / "locks" / "watch.lock")
+    if lock.acquire():
+        lock.release()
+        return False
+    return True
+
+
+def _running(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
+    found = []
+    for run in json.loads(ledger.get("running") or "[]") if _is_running(session) else []:
+        logged = session.state / "scratch" / run["owner"] / run["run"] / "record" / "metrics.jsonl"
+        try:
+            steps = logged.read_bytes().count(b"\n")
+        except OSError:
+            steps = 0
+        shown = {key: value for key, value in run.items() if key != "owner"}
+        found.append({**shown, "began": _moment(run["began"]), "steps": steps})
+    return found
+
+
+def _commits(walks: Mapping[str, Walk], repository: Repository) -> list[dict[str, Any]]:
+    """Return the newest commits, newest first, and how each stands for each config."""
+    by_sha: dict[str, dict[str, Standing]] = {}
+    order: list[str] = []
+    for name, found in walks.items():
+        shas = [standing.sha for standing in found.standings[-KEPT_COMMITS:]]
+        order = shas if len(shas) > len(order) else order
+        for standing in found.standings[-KEPT_COMMITS:]:
+            by_sha.setdefault(standing.sha, {})[name] = standing
+    return [
+        {
+            "sha": sha,
+            "subject": _subject(repository, sha) if position < SHOWN_COMMITS else "",
+            "configs": {
+                name: {
+                    "verdict": s.word,
+                    "reason": s.reason,
+                    "run": s.run.id if s.run else None,
+                }
+                for name, s in by_sha[sha].items()
+            },
+        }
+        for position, sha in enumerate(reversed(order))
+    ]
+
+
+def _subject(repository: Repository, sha: str) -> str:
+    try:
+        return repository.describe(sha).subject
+    except BisectorError:
+        return ""
+
+
+def _regression_json(found: Regression) -> dict[str, Any]:
+    return {
+        "regression": found.id,
+        "class": found.class_name,
+        "config": found.config,
+        "state": found.state,
+        "opened": _moment(found.opened),
+        "good": found.good,
+        "bad": found.bad,
+        "culprit": found.culprit or None,
+        "parent": found.parent or None,
+        "ended_by": found.ended_by or None,
+        "hunt": found.hunt or None,
+        "members": {"moved": list(found.moved), "unmoved": list(found.unmoved)},
+        "deviation": deviation_json(found.deviation),
+        "reason": found.reason,
+        "links": list(found.links),
+    }
+
+
+def _channels(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
+    counts = ledger.channels()
+    found = []
+    for each in session.settings.notify:
+        last = ledger.last_of(each.name)
+        state = "untried"
+        if last:
+            state = {"delivered": "well", "dead": "dead"}.get(last.state, "trying again")
+        found.append(
+            {
+                "channel": each.name,
+                "kind": each.kind,
+                "state": state,
+                "reason": last.reason if last else "",
+                **{key: counts.get(each.name, {}).get(key, 0) for key in _STATES},
+            }
+        )
+    return found
+
+
+_STATES = ("waiting", "delivered", "dead")
+
+
+def _limit(session: Session) -> int:
+    return session.settings.state.max_size
+
+
+def _moment(value: str | float) -> str | None:
+    return (
+        datetime.fromtimestamp(float(value), UTC).isoformat(timespec="seconds") if value else None
+    )
+
+
+# As text
+
+
+def show(found: Mapping[str, Any], console: Console) -> None:
+    """Print it for a person."""
+    watch = found["watch"]
+    if watch:
+        console.print(report.as_table(_lines(watch)))
+        if watch["commits"]:
+            console.print(_commit_table(watch))
+        for regression in watch["regressions"]:
+            if regression["state"] in ("open", "culprit", "inconclusive", "changed"):
+                console.print(report.as_table(_regression_lines(regression)))
+        console.print()
+    looking.show_status(found, console)
+
+
+def _lines(watch: Mapping[str, Any]) -> list[tuple[str, str]]:
+    service = "running" if watch["is_running"] else "not running"
+    lines = [("", f"{watch['branch']} of {watch['repository']}; the service is {service}")]
+    fetched = watch["fetched"] or "never"
+    lines.append(("head", f"{watch['head'][:10] or 'none yet'}, fetched {fetched}"))
+    if watch["fetch_error"]:
+        lines.append(("fetch", report.printable(watch["fetch_error"])))
+    if watch["settings_error"]:
+        lines.append(("settings", report.printable(watch["settings_error"])))
+    if watch["held"]:
+        lines.append(("held", watch["held"]))
+    for run in watch["running"]:
+        lines.append(
+            ("runs", f"{run['config']} {run['sha'][:10]} {run['role']}, {run['steps']} steps")
+        )
+    for found in watch["inquiries"]:
+        hunt = f", hunt {found['hunt']}" if found["hunt"] else ""
+        lines.append(
+            ("inquiry", f"{found['config']} {found['good'][:10]} … {found['bad'][:10]}{hunt}")
+        )
+    if watch["queue"]:
+        first = watch["queue"][0]
+        lines.append(
+            (
+                "queue",
+                f"{report.count(len(watch['queue']), 'run')}, next {first['config']} {first['sha'][:10]}",
+            )
+        )
+    for channel in watch["channels"]:
+        words = f"{channel['channel']} ({channel['kind']}): {channel['state']}, {channel['waiting']} waiting"
+        if channel["reason"]:
+            words += f"; {report.printable(channel['reason'])}"
+        lines.append(("channel", words))
+    disk = watch["disk"]
+    gigabyte = 1e9
+    lines.append(
+        (
+            "disk",
+            f"{disk['used'] / gigabyte:.2f} of {disk['limit'] / gigabyte:.0f} GB used, {disk['free'] / gigabyte:.0f} GB free",
+        )
+    )
+    lines.append(("trained", f"{watch['gpu_minutes_7_days']:.0f} minutes in 7 days"))
+    return lines
+
+
+def _commit_table(watch: Mapping[str, Any]) -> Table:
+    table = Table("commit", "verdicts", "subject", box=None, padding=(0, 2, 0, 0))
+    for commit in watch["commits"][:SHOWN_COMMITS]:
+        words: dict[str, list[str]] = {}
+        for name, standing in commit["configs"].items():
+            words.setdefault(standing["verdict"], []).append(name)
+        verdicts = Text()
+        for word, names in words.items():
+            many = "" if len(words) == 1 else f" {', '.join(names)}"
+            verdicts.append(f"{word}{many} ", style=STYLES.get(word, ""))
+        table.add_row(
+            commit["sha"][:10],
+            verdicts,
+            Text(report.printable(commit["subject"]), no_wrap=True, overflow="ellipsis"),
+        )
+    return table
+
+
+def _regression_lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    culprit = found["culprit"]
+    what = f"culprit {culprit[:10]}" if culprit else f"{found['good'][:10]} … {found['bad'][:10]}"
+    lines = [("", f"{found['regression']}  {found['state']}: {found['config']}, {what}")]
+    lines.append(("since", found["opened"]))
+    lines.append(("moved", ", ".join(found["members"]["moved"])))
+    if found["reason"]:
+        lines.append(("why", report.printable(found["reason"])))
+    return lines

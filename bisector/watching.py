@@ -1,0 +1,557 @@
+"""`watch`: the service. It polls, asks the core what is next, does it, and stores it with what people are told.
+
+The schedule only wakes it; the store decides. Whatever happens to the process, the next one goes on from
+what is stored.
+"""
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from bisector import bulletin, service_manager
+from bisector.acts import Act, Make, Open, Revert
+from bisector.agenda import Agenda, make_agenda
+from bisector.bench import Bench, Order
+from bisector.branch import Branch
+from bisector.bulletin import About
+from bisector.config import Settings
+from bisector.delivering import Outbox, channels_for, open_channels
+from bisector.errors import BisectorError, InfraError
+from bisector.housekeeping import keep_inside
+from bisector.hunting import report_of
+from bisector.ledger import Ledger
+from bisector.model import Environment, Run
+from bisector.plan import Conclude, Start
+from bisector.repo import Repository
+from bisector.ruling import Facts, Record, Tell, rule
+from bisector.session import HuntOptions, Options, Session, ask
+from bisector.slots import Lock
+from bisector.watched import Message
+
+IDLE = 0.5  # seconds between ticks while nothing runs
+BUSY = 0.02
+SILENT_FETCH = 6 * 3_600.0  # seconds without a fetch after which people are told
+LONGEST_BACKOFF = 900.0  # seconds between fetches, or between ticks, that fail
+DAY = 86_400.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What a poll saw."""
+
+    head: str
+    environments: dict[str, Environment]
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """How the service fares, for whoever asks from another thread. Moments are seconds since the epoch."""
+
+    ticked: float = 0.0
+    fetched: float = 0.0
+    running: int = 0
+    wanted: int = 0
+    regressions: int = 0
+    seconds: float = 0.0  # trained in 7 days
+    held: str = ""
+    channels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+class Watcher:
+    """The service for one state directory; a second one on it is refused."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.session = Session(options)
+        self._lock = Lock(self.session.state / "locks" / "watch.lock")
+        if not self._lock.acquire():
+            raise BisectorError(
+                f"Another `bisector watch` uses {self.session.state}.",
+                "Stop it, or name another directory with --state.",
+            )
+        self._set_up(open_channels(self.session.settings.notify))
+
+    def _set_up(self, channels: dict[str, Any]) -> None:
+        session = self.session
+        settings = session.settings
+        location = watched_location(self._options, settings)
+        self.repository = session.repository = Repository(location, session.state)
+        if not session.options.configs and settings.watch.configs:
+            session.options = replace(session.options, configs=tuple(settings.watch.configs))
+        self.configs = session.configs() if session.options.configs else _all_that_run(session)
+        store = session.store
+        self.ledger = Ledger(store.db, store.transaction, self.configs)
+        suite = session.suite
+        is_file = suite.name.endswith(".toml")
+        name = str(suite.path.resolve()) if is_file else suite.name
+        self.about = About(location, settings.watch.branch, name)
+        self.ledger.set("about", json.dumps([location, settings.watch.branch, self.about.suite]))
+        self.ledger.set("configs", json.dumps([config.name for config in self.configs]))
+        self.branch = Branch(session, self.repository, self.ledger, self.configs)
+        self.outbox = Outbox(self.ledger, channels, self._announce_dead)
+        self.environments: dict[str, Environment] = {}
+        self.agenda: Agenda | None = None
+        self.pulse = Pulse()
+        self._poll: Future[Polled] | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="poll")
+        self._poll_due, self._failed_polls = 0.0, 0
+        self._is_stale = True
+        self._acts: list[Act] = []
+        self._seen_holds: tuple[float, tuple[str, str]] = 0.0, ("", "")
+
+    # Ticks
+
+    def tick(self, bench: Bench) -> bool:
+        """Do what is next, each through one effect; say whether anything happened."""
+        happened = self._finish_poll() | self.outbox.tick()
+        for order, run in bench.collect():
+            log.info("%s", _describe_run(order, run))
+            happened = self._is_stale = True
+            self._note_running(bench)
+        if not self.environments:
+            return happened
+        self._hold_changed()
+        if self._is_stale:
+            self._is_stale = False
+            self.agenda = self._plan(bench)
+            self._acts = list(self.agenda.acts)
+        while self._acts:
+            if self._do(self._acts.pop(0)):
+                self._is_stale = True
+                return True
+        return self._start_runs(bench) or happened
+
+    def _plan(self, bench: Bench) -> Agenda:
+        hold, hunt_hold = self._holds()
+        self.snapshot = self.branch.snapshot(time.time(), hold=hold, hunt_hold=hunt_hold)
+        running = [
+            Start(flight.order.hunt, flight.order.sha, flight.order.role)
+            for flight in bench.in_flight
+            if flight.order.hunt
+        ]
+        agenda = make_agenda(self.snapshot, running)
+        self._say_held(agenda.held)
+        return agenda
+
+    def _do(self, act: Act) -> bool:
+        """Do one act; False where it is done already, or was told already."""
+        if isinstance(act, Conclude):
+            self.session.store.conclude(act.hunt, act.conclusion)
+            log.info("hunt %s: %s", act.hunt, act.conclusion.outcome)
+            return True
+        if isinstance(act, Revert):
+            folder = self.session.state / "scratch" / self.session.owner
+            made = self.repository.revert(act.sha, act.reverts, folder)
+            self.branch.keep_reverted(act.sha, act.reverts, made)
+            return True
+        facts = Facts(hunt=self._begin_hunt(act) if isinstance(act, Open) and act.hunts else "")
+        epochs = [epoch for track in self.snapshot.tracks for epoch in track.epochs]
+        known = self.session.store.environments(list({epoch.environment for epoch in epochs}))
+        record = rule(act, self.snapshot, replace(facts, environments=known))
+        return self.write(record)
+
+    def _begin_hunt(self, act: Open) -> str:
+        session = self.session
+        config = self.branch.configs[act.config]
+        commits = tuple(self.repository.first_parents(act.good, act.bad))
+        hunt, question = ask(
+            session, config, commits, HuntOptions(thorough=True), self.environments[act.config]
+        )
+        session.store.add_hunt(hunt, question)
+        return hunt.id
+
+    def write(self, record: Record) -> bool:
+        """Store a record with its messages; False where it holds nothing new."""
+        tells = [tell for tell in record.tells if not self.ledger.is_posted(tell.id)]
+        changes = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "tells"}
+        if not tells and not any(changes.values()):
+            return False
+        now = time.time()
+        messages = [self._post(tell, now) for tell in tells]
+        self.ledger.write(**changes, messages=messages)
+        for tell in tells:
+            log.info("%s: %s", tell.event, tell.text)
+        return True
+
+    def _post(self, tell: Tell, now: float, but: str = "") -> tuple[Message, list[str]]:
+        document = bulletin.compose(
+            tell, self.about, now, words=self._words(tell), found=self._report(tell)
+        )
+        message = Message(tell.id, tell.event, tell.regression, now, json.dumps(document))
+        return message, channels_for(tell, self.session.settings.notify, but=but)
+
+    def _words(self, tell: Tell) -> Any:
+        try:
+            return self.repository.describe(tell.commit) if tell.commit else None
+        except BisectorError:
+            return None
+
+    def _report(self, tell: Tell) -> Any:
+        stored = self.session.store.hunt(tell.hunt) if tell.hunt else None
+        if not stored or not stored[1]:
+            return None
+        return report_of(self.session, self.repository, stored[0], stored[1])
+
+    def _announce_dead(self, channel: str, message: str, reason: str) -> None:
+        tell = bulletin.dead_channel(channel, message, reason)
+        self.ledger.write(messages=[self._post(tell, time.time(), but=channel)])
+
+    def _start_runs(self, bench: Bench) -> bool:
+        assert self.agenda
+        busy = {(f.order.hunt, f.order.sha, f.order.name) for f in bench.in_flight}
+        for work in self.agenda.work:
+            order = self._order(work)
+            if isinstance(work, Make) and (None, order.sha, order.name) in busy:
+                continue
+            if not bench.start(order):
+                return False
+            self._is_stale = True  # what is in flight changed what a hunt wants
+            self._note_running(bench)
+            return True
+        return False
+
+    def _order(self, work: Start | Make) -> Order:
+        if isinstance(work, Start):
+            case = next(case for case in self.snapshot.cases if case.hunt.id == work.hunt)
+            return Order(work.hunt, work.sha, work.role, case.hunt.config, case.hunt.environment)
+        config = self.branch.configs[work.config]
+        return Order(None, work.sha, work.role, config, self.environments[work.config])
+
+    def _note_running(self, bench: Bench) -> None:
+        """Let `status` know what runs."""
+        running = [
+            {
+                "run": flight.running.job.run,
+                "owner": self.session.owner,
+                "config": flight.order.name,
+                "sha": flight.order.sha,
+                "role": str(flight.order.role),
+                "began": flight.began,
+            }
+            for flight in bench.in_flight
+        ]
+        self.ledger.set("running", json.dumps(running))
+
+    def is_quiet(self, bench: Bench) -> bool:
+        """Whether nothing runs, nothing is wanted, and nothing is on its way."""
+        if self._poll or bench.in_flight or self.outbox.is_busy or self._is_stale:
+            return False
+        return not self.agenda or not self.agenda.work
+
+    # Polling
+
+    def poll(self) -> None:
+        """Look at the remote and at the environment, in a thread: both may take long."""
+        if self._poll is None and time.monotonic() >= self._poll_due:
+            self._poll = self._pool.submit(self._look)
+
+    def _look(self) -> Polled:
+        self.repository.fetch()
+        head = self.repository.resolve(f"refs/heads/{self.about.branch}")
+        looking = Session(self.session.options)
+        looking.settings = self.session.settings
+        looking.suite = self.session.suite
+        found = {config.name: looking.environment_of(config) for config in self.configs}
+        return Polled(head, found)
+
+    def _finish_poll(self) -> bool:
+        if self._poll is None or not self._poll.done():
+            return False
+        poll, self._poll = self._poll, None
+        try:
+            polled = poll.result()
+        except BisectorError as error:
+            self._fetch_failed(error)
+            return True
+        self._failed_polls, self._poll_due = 0, 0.0
+        self.ledger.set("fetched", str(time.time()))
+        self.ledger.set("fetch error", "")
+        if polled.head != self.branch.head or polled.environments != self.environments:
+            for record in self.branch.move_to(polled.head):
+                self.write(record)
+            self.branch.begin(polled.environments)
+            self.environments = polled.environments
+            self._is_stale = True
+        return True
+
+    def _fetch_failed(self, error: BisectorError) -> None:
+        self._failed_polls += 1
+        interval = self.session.settings.watch.interval
+        wait = min(interval * 2.0 ** min(self._failed_polls - 1, 20), LONGEST_BACKOFF)
+        self._poll_due = time.monotonic() + wait
+        log.warning("%s %s", error.problem, error.remedy)
+        self.ledger.set("fetch error", error.problem)
+        last = float(self.ledger.get("fetched") or 0.0)
+        if not last:
+            last = float(self.ledger.get("first try") or 0.0)
+            if not last:
+                self.ledger.set("first try", str(time.time()))
+                return
+        if time.time() - last > SILENT_FETCH:
+            text = f"no fetch has worked for {(time.time() - last) / 3600:.0f} hours"
+            why = (("why", error.problem), ("do", error.remedy))
+            self.write(Record(tells=(bulletin.stalled(f"fetch:{last:.0f}", text, why),)))
+
+    # Limits
+
+    def _holds(self) -> tuple[str, str]:
+        """Return why no run, and why no hunt, may start now; empty where they may."""
+        limits, store, since = self.session.settings.limits, self.session.store, time.time() - DAY
+        hold = hunts = ""
+        if self.ledger.get("paused"):
+            hold = "paused by a person"
+        elif limits.gpu_minutes_per_day:
+            spent = store.seconds_trained_since(since) / 60
+            if spent >= limits.gpu_minutes_per_day:
+                hold = f"the limit of {limits.gpu_minutes_per_day} GPU minutes a day is reached"
+        if limits.hunts_per_day and store.hunts_since(since) >= limits.hunts_per_day:
+            hunts = f"the limit of {limits.hunts_per_day} hunts a day is reached"
+        return hold, hunts
+
+    def _hold_changed(self) -> None:
+        """Plan again where a limit or a pause began or ended meanwhile."""
+        now, (seen, before) = time.monotonic(), self._seen_holds
+        if now - seen >= 1.0:
+            holds = self._holds()
+            self._seen_holds = now, holds
+            self._is_stale |= holds != before
+
+    def _say_held(self, held: str) -> None:
+        if held != self.ledger.get("held"):
+            self.ledger.set("held", held)
+        if held and "limit" in held:
+            day = f"{held}:{time.time() // DAY:.0f}"
+            text = f"work waits: {held}"
+            self.write(Record(tells=(bulletin.stalled(day, text),)))
+
+    # What happens on a schedule
+
+    def keep_house(self) -> None:
+        """Hold the state directory inside its limit, and forget old messages."""
+        keep_inside(self.session.state, self.session.settings.state.max_size)
+        self.ledger.forget(time.time())
+
+    def beat(self) -> None:
+        """Say that the service is alive, when it is time to."""
+        every = self.session.settings.watch.heartbeat
+        last = float(self.ledger.get("heartbeat") or 0.0)
+        now = time.time()
+        if not last:
+            self.ledger.set("heartbeat", str(now))
+        elif now - last >= every:
+            self.ledger.set("heartbeat", str(now))
+            self.write(
+                Record(
+                    tells=(bulletin.heartbeat(self.about, f"{now:.0f}", self._how_things_are()),)
+                )
+            )
+
+    def _how_things_are(self) -> Sequence[tuple[str, str]]:
+        is_open = [r.id for r in self.ledger.regressions() if not r.state.is_over]
+        minutes = self.session.store.seconds_trained_since(time.time() - 7 * DAY) / 60
+        return (
+            ("head", self.branch.head[:10]),
+            ("open", ", ".join(is_open) or "no regression"),
+            ("GPU minutes", f"{minutes:.0f} in 7 days"),
+        )
+
+    def feel_pulse(self, running: int) -> str:
+        """Note how the service fares; return it in one line, for the service manager."""
+        ledger, store = self.ledger, self.session.store
+        now = time.time()
+        self.pulse = Pulse(
+            ticked=now,
+            fetched=float(ledger.get("fetched") or 0.0),
+            running=running,
+            wanted=len(self.agenda.work) if self.agenda else 0,
+            regressions=sum(not r.state.is_over for r in ledger.regressions()),
+            seconds=store.seconds_trained_since(now - 7 * DAY),
+            held=ledger.get("held"),
+            channels=ledger.channels(),
+        )
+        head = self.branch.head[:10] or "no commit yet"
+        held = f"; {self.pulse.held}" if self.pulse.held else ""
+        return (
+            f"at {head}; {running} running, {self.pulse.wanted} wanted, "
+            f"{self.pulse.regressions} open{held}"
+        )
+
+    def wake(self) -> None:
+        """Plan again: time has passed."""
+        self._is_stale = True
+
+    def reload(self) -> None:
+        """Read the settings again; keep the old ones where the new are wrong."""
+        try:
+            fresh = Session(self._options)
+            channels = open_channels(fresh.settings.notify)
+            if fresh.settings.watch != self.session.settings.watch:
+                raise BisectorError(
+                    "[watch] changed, which a reload does not take.", "Restart the service."
+                )
+        except BisectorError as error:
+            log.error("settings kept as they were: %s %s", error.problem, error.remedy)
+            self.ledger.set("reload error", error.problem)
+            return
+        self.session.settings = fresh.settings
+        self.outbox.use(channels)
+        self.ledger.set("reload error", "")
+        self._is_stale = True
+        log.info("settings read again")
+
+    def close(self) -> None:
+        """Leave all as it is stored."""
+        self.outbox.close()
+        self.branch.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._lock.release()
+
+
+def watched_location(options: Options, settings: Settings) -> str:
+    """Return the repository to watch, always as a URL: it is mirrored, never used in place."""
+    location = options.repo or settings.watch.repository
+    if Path(location).exists():
+        return f"file://{Path(location).resolve()}"
+    return location
+
+
+def _all_that_run(session: Session) -> list[Any]:
+    found = [c for c in session.suite.configs.values() if not session.find_lack(c)]
+    return found or session.configs()
+
+
+def _describe_run(order: Order, run: Run) -> str:
+    reason = f": {run.result.reason}" if run.result.reason else ""
+    return f"{order.name} {run.sha[:10]} {run.role} {run.result.status} in {run.result.seconds:.1f} s{reason}"
+
+
+# The loop
+
+
+class Schedule:
+    """Wakes the loop: names of what is due arrive in `due`. It decides nothing."""
+
+    def __init__(self, interval: int) -> None:
+        self.due: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._awake = threading.Event()
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC", job_defaults={"misfire_grace_time": None, "coalesce": True}
+        )
+        for name, seconds in (("poll", interval), ("wake", 600), ("house", 3_600), ("beat", 600)):
+            self._scheduler.add_job(
+                self.ring, "interval", seconds=seconds, jitter=max(seconds // 10, 1), args=[name]
+            )
+
+    def start(self) -> None:
+        """Begin, with everything due once."""
+        for name in ("poll", "house", "beat"):
+            self.due.put(name)
+        self._scheduler.start()
+
+    def ring(self, name: str) -> None:
+        """Put a name among what is due."""
+        self.due.put(name)
+        self._awake.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not while something is due."""
+        self._awake.wait(seconds)
+        self._awake.clear()
+
+    def stop(self) -> None:
+        """End."""
+        self._scheduler.shutdown(wait=False)
+
+
+class Loop:
+    """Ticks until it is told to stop. `told` are signals that came: `is_set` ends, `reload` reads settings."""
+
+    def __init__(self, watcher: Watcher, is_stopped: Callable[[], bool]) -> None:
+        self._watcher, self._is_stopped = watcher, is_stopped
+        self._schedule = Schedule(watcher.session.settings.watch.interval)
+        self._failures = 0
+        self._fed = 0.0
+
+    def request_reload(self) -> None:
+        """Have the settings read again at the next tick."""
+        self._schedule.ring("reload")
+
+    def run(self, *, once: bool = False) -> None:
+        """Tick; with `once`, until one pass is over."""
+        watcher = self._watcher
+        self._schedule.start()
+        service_manager.tell("READY=1")
+        try:
+            with Bench(watcher.session, lambda text: log.info("%s", text)) as bench:
+                while not self._is_stopped():
+                    if self._tick(bench):
+                        continue
+                    if once and watcher.is_quiet(bench) and self._schedule.due.empty():
+                        if self._failures or not watcher.environments:
+                            raise InfraError(
+                                f"Nothing could be watched: {watcher.ledger.get('fetch error')}",
+                                "Mend that; run it again.",
+                            )
+                        return
+                    self._schedule.sleep(
+                        BUSY if bench.in_flight or watcher.outbox.is_busy else IDLE
+                    )
+        finally:
+            service_manager.tell("STOPPING=1")
+            self._schedule.stop()
+            watcher.close()
+
+    def _tick(self, bench: Bench) -> bool:
+        """Tick once; a failure is logged, and the next tick comes later."""
+        try:
+            while not self._schedule.due.empty():
+                self._ring(self._schedule.due.get_nowait())
+            happened = self._watcher.tick(bench)
+        except InfraError as error:
+            return self._failed(bench, f"{error.problem} {error.remedy}")
+        except Exception:
+            log.exception("a tick failed")
+            return self._failed(bench, "a tick failed; the log says how")
+        self._failures = 0
+        self._feed(bench)
+        return happened
+
+    def _ring(self, name: str) -> None:
+        watcher = self._watcher
+        {
+            "poll": watcher.poll,
+            "wake": watcher.wake,
+            "house": watcher.keep_house,
+            "beat": watcher.beat,
+            "reload": watcher.reload,
+        }[name]()
+
+    def _failed(self, bench: Bench, words: str) -> bool:
+        self._failures += 1
+        wait = min(2.0**self._failures, LONGEST_BACKOFF)
+        log.warning("%s Again in %.0f s.", words, wait)
+        self._watcher.wake()
+        until = time.monotonic() + wait
+        while time.monotonic() < until and not self._is_stopped():
+            self._feed(bench)
+            self._schedule.sleep(IDLE)
+        return False
+
+    def _feed(self, bench: Bench) -> None:
+        """Tell the service manager that ticks advance, and what is done."""
+        now = time.monotonic()
+        if now - self._fed >= 1.0:
+            self._fed = now
+            status = self._watcher.feel_pulse(len(bench.in_flight))
+            service_manager.tell("WATCHDOG=1", f"STATUS={status}")

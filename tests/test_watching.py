@@ -1,0 +1,137 @@
+"""The service as a process, on a real remote, with a real channel."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service import Listener, Remote, Service, set_version
+from synthetic import git
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    found = Listener()
+    yield found
+    found.close()
+
+
+def test_a_story_from_the_first_commit_to_the_mend(tmp_path: Path, listener: Listener) -> None:
+    remote = Remote(tmp_path)
+    remote.push()
+    service = Service(tmp_path, remote, listener.url).start()
+    try:
+        service.settle(remote.push())
+        for number in range(3):
+            remote.commit(f"harmless {number}")
+        service.settle(remote.push())
+        assert listener.events == []
+
+        first = remote.commit("scale the loss", add="a")
+        remote.commit("harmless")
+        seen = service.settle(remote.push())
+        assert listener.events == ["regression", "culprit"]
+        assert listener.accepted[1]["hunt"]["culprit"]["sha"] == first
+        assert listener.accepted[1]["members"]["moved"] == ["toy", "toy_acc"]
+        assert [r["culprit"] for r in seen["regressions"]] == [first]
+
+        for number in range(10):
+            remote.commit(f"harmless {number}")
+        service.settle(remote.push())
+        assert len(listener.events) == 2, "known already"
+
+        second = remote.commit("drop examples", add="b")
+        remote.commit("harmless")
+        service.settle(remote.push())
+        assert listener.events[2:] == ["regression", "culprit"]
+        assert listener.accepted[3]["hunt"]["culprit"]["sha"] == second
+
+        git(remote.clone, "revert", "--no-edit", first)
+        mend = git(remote.clone, "rev-parse", "HEAD")
+        seen = service.settle(remote.push())
+        assert listener.events[4:] == ["fixed"]
+        assert listener.accepted[4]["regression"] == listener.accepted[0]["regression"]
+        assert {r["state"]: r["ended_by"] for r in seen["regressions"]} == {
+            "fixed": mend,
+            "culprit": None,
+        }
+        assert seen["commits"][0]["configs"]["toy"]["verdict"] == "bad"
+
+        remote.commit("put the examples back", remove="b")
+        seen = service.settle(remote.push())
+        assert listener.events[5:] == ["fixed"]
+        assert seen["commits"][0]["configs"]["toy"]["verdict"] == "good"
+
+        again = remote.commit("scale the loss again", add="a")
+        seen = service.settle(remote.push())
+        assert listener.events[6:] == ["reopened"]
+        assert listener.accepted[6]["regression"] == listener.accepted[0]["regression"]
+        assert again in [r["culprit"] for r in seen["regressions"]]
+        assert service.stop() == 0
+    finally:
+        if service.process and service.process.poll() is None:
+            service.stop(9)
+
+
+def test_a_new_environment_accuses_nobody_and_a_regression_of_the_same_night_is_found(
+    tmp_path: Path, listener: Listener
+) -> None:
+    remote = Remote(tmp_path)
+    remote.push()
+    service = Service(tmp_path, remote, listener.url).start()
+    try:
+        service.settle(remote.push())
+        service.stop()
+        set_version(tmp_path / "venv", "2.0")
+        remote.commit("harmless")
+        culprit = remote.commit("scale the loss", add="a")
+        remote.commit("harmless")
+        head = remote.push()
+        service.start()
+        service.settle(head)
+        assert sorted(listener.events) == ["culprit", "environment", "regression"]
+        by_event = {message["event"]: message for message in listener.accepted}
+        assert ["differs", "fakelib: 1.0 → 2.0"] in by_event["environment"]["details"]
+        assert by_event["environment"]["hunt"] is None
+        assert by_event["culprit"]["hunt"]["culprit"]["sha"] == culprit
+    finally:
+        service.stop()
+
+
+def test_a_channel_that_is_down_gets_its_messages_later_once_and_in_order(
+    tmp_path: Path, listener: Listener
+) -> None:
+    remote = Remote(tmp_path)
+    remote.push()
+    service = Service(tmp_path, remote, listener.url).start()
+    try:
+        service.settle(remote.push())
+        listener.answer = 503
+        remote.commit("scale the loss", add="a")
+        head = remote.push()
+        service.wait(lambda seen: any(r["state"] == "culprit" for r in seen["regressions"]))
+        assert listener.accepted == []
+        assert listener.asked > 0
+        listener.answer = 200
+        service.settle(head)
+        assert listener.events == ["regression", "culprit"]
+    finally:
+        service.stop()
+
+
+def test_a_remote_that_is_down_for_a_while_is_asked_again(
+    tmp_path: Path, listener: Listener
+) -> None:
+    remote = Remote(tmp_path)
+    remote.push()
+    service = Service(tmp_path, remote, listener.url).start()
+    try:
+        service.settle(remote.push())
+        remote.path.rename(tmp_path / "away")
+        service.wait(lambda seen: bool(seen["fetch_error"]))
+        (tmp_path / "away").rename(remote.path)
+        culprit = remote.commit("scale the loss", add="a")
+        seen = service.settle(remote.push())
+        assert seen["fetch_error"] == ""
+        assert [r["culprit"] for r in seen["regressions"]] == [culprit]
+    finally:
+        service.stop()
