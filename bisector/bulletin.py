@@ -51,7 +51,7 @@ def compose(
         "id": tell.id,
         "event": tell.event,
         "time": datetime.fromtimestamp(now, UTC).isoformat(),
-        "repository": about.repository,
+        "repository": public(about.repository),
         "branch": about.branch,
         "regression": tell.regression or None,
         "members": {"moved": list(tell.moved), "unmoved": list(tell.unmoved)},
@@ -83,6 +83,11 @@ def _links(repository: str, words: Commit | None) -> list[tuple[str, str]]:
     return links
 
 
+def public(repository: str) -> str:
+    """Return a repository's location without the password that its URL may hold."""
+    return re.sub(r"://[^/@]*@", "://", repository)
+
+
 def home_page(repository: str) -> str:
     """Return the page of a repository on GitHub; empty for any other."""
     found = re.fullmatch(
@@ -97,7 +102,7 @@ def _reproduce(about: About, found: Report | None) -> str:
         return ""
     hunt, culprit = found.hunt, found.conclusion.culprit
     good, bad = (culprit.parent, culprit.sha) if culprit else (hunt.good, hunt.bad)
-    words = ["bisector", "hunt", good[:12], bad[:12], "--repo", about.repository]
+    words = ["bisector", "hunt", good[:12], bad[:12], "--repo", public(about.repository)]
     words += ["--suite", about.suite, "--config", hunt.config.name]
     return shlex.join(words)
 

@@ -9,9 +9,11 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
+from bisector.background import begin
 from bisector.config import ChannelSettings
 from bisector.ledger import DEAD, DELIVERED, Ledger
 from bisector.message import slack_body
@@ -52,7 +54,6 @@ class Outbox:
         announce: Callable[[str, str, str], None],
     ) -> None:
         self._ledger, self._channels, self._announce = ledger, dict(channels), announce
-        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="deliver")
         self._trying: dict[str, tuple[Delivery, Future[Receipt]]] = {}
 
     def use(self, channels: Mapping[str, Channel]) -> None:
@@ -76,8 +77,8 @@ class Outbox:
         for delivery in self._ledger.due(time.time(), idle):
             channel, message = self._channels[delivery.channel], delivery.message
             document = json.loads(message.document)
-            future = self._pool.submit(deliver, channel, message.id, document, slack_body(document))
-            self._trying[delivery.channel] = delivery, future
+            call = partial(deliver, channel, message.id, document, slack_body(document))
+            self._trying[delivery.channel] = delivery, begin(call, f"deliver to {channel.name}")
             happened = True
         return happened
 
@@ -107,7 +108,6 @@ class Outbox:
             if future.done():
                 self._record(delivery, _receipt(future))
         self._trying.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _receipt(future: "Future[Receipt]") -> Receipt:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
+from bisector.delivering import open_channels
 from bisector.environment import COMPARED_PACKAGES
 from bisector.errors import BisectorError
-from bisector.report import describe_environment
+from bisector.ledger import Ledger
+from bisector.report import describe_environment, printable
 from bisector.session import Session
 
 LEAST_DISK = 2 * 10**9  # bytes: checkouts, logs and one run's caches, with room
@@ -40,6 +42,7 @@ def examine(session: Session) -> list[Check]:
         ("suite", _check_suite),
         ("repository", _check_repository),
         ("isolation", _check_isolation),
+        ("channels", _check_channels),
     )
     found = []
     for name, check in checks:
@@ -123,6 +126,19 @@ def _check_isolation(session: Session) -> Check:
         True,
         "trainings run as this user, without its variables; they could read its files",
     )
+
+
+def _check_channels(session: Session) -> Check:
+    channels = open_channels(session.settings.notify)
+    if not channels:
+        return Check("channels", True, "none; `bisector watch` would tell nobody")
+    ledger = Ledger(session.store.db, session.store.transaction)
+    for name in channels:
+        last = ledger.last_of(name)
+        if last and last.state != "delivered":
+            remedy = "Mend the channel; `bisector notify-test` tries it."
+            return Check("channels", False, f"{name}: {printable(last.reason)}.", remedy)
+    return Check("channels", True, f"{', '.join(channels)}; `bisector notify-test` tries them")
 
 
 def show(checks: Sequence[Check], console: Console) -> None:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -79,7 +79,7 @@ def open_channel(
     url_file: str = "",
     url_env: str = "",
     secret_file: str = "",
-    command: tuple[str, ...] = (),
+    command: Sequence[str] = (),
 ) -> Channel:
     """Return the channel that the settings describe; BisectorError where it could never deliver."""
     where = f"Channel {name!r}"
@@ -90,7 +90,7 @@ def open_channel(
         raise BisectorError(f"{where}: {key} is a URL, not a name.", "Use the key `url` for a URL.")
     if kind == "exec":
         _check_program(where, command[0])
-        return Channel(name, kind, command=command)
+        return Channel(name, kind, command=tuple(command))
     if url_file:
         url = _read(where, "url_file", url_file)
     elif url_env:
@@ -117,7 +117,7 @@ def _check_keys(where: str, kind: Kind, given: list[str]) -> None:
 def _check_program(where: str, program: str) -> None:
     if shutil.which(program) is None:
         raise BisectorError(
-            f"{where}: {program!r} is not a program that can be run.",
+            f"{where}: {program!r} is no program that can be run.",
             "Give its whole path, and check that it may be executed.",
         )
 
@@ -166,24 +166,24 @@ def deliver(
     document: Mapping[str, Any],
     body_of_slack: Mapping[str, Any],
     *,
-    post_timeout: float = POST_TIMEOUT,
-    run_timeout: float = RUN_TIMEOUT,
+    timeout: float | None = None,
 ) -> Receipt:
     """Return what the channel answered to the message of that id.
 
-    A `slack` channel gets `body_of_slack`, the others `document`. Nothing that a channel does raises.
+    A `slack` channel gets `body_of_slack`, the others `document`. `timeout` is in seconds; None means
+    POST_TIMEOUT or RUN_TIMEOUT. Nothing that a channel does raises.
     """
+    if channel.kind == "exec":
+        return _run(channel.command, _encode(document), timeout or RUN_TIMEOUT)
     headers = {"Content-Type": "application/json"}
     if channel.kind == "slack":
-        return _post(channel.url, _encode(body_of_slack), headers, post_timeout)
+        return _post(channel.url, _encode(body_of_slack), headers, timeout or POST_TIMEOUT)
     body = _encode(document)
-    if channel.kind == "exec":
-        return _run(channel.command, body, run_timeout)
     headers["X-Bisector-Delivery"] = message
     if channel.secret:
         digest = hmac.new(channel.secret.encode(), body, hashlib.sha256).hexdigest()
         headers["X-Bisector-Signature"] = f"sha256={digest}"
-    return _post(channel.url, body, headers, post_timeout)
+    return _post(channel.url, body, headers, timeout or POST_TIMEOUT)
 
 
 def _encode(document: Mapping[str, Any]) -> bytes:
@@ -197,7 +197,7 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], seconds: float) -> 
     try:
         return asyncio.run(_ask(url, body, headers, seconds))
     except TimeoutError:
-        return Receipt(Answer.AGAIN, "timed out")
+        return Receipt(Answer.AGAIN, f"no answer within {seconds:g} s")
     except httpx.ProxyError:
         return Receipt(Answer.AGAIN, "no connection through the proxy")
     except httpx.ConnectError:
@@ -260,12 +260,11 @@ def _run(command: tuple[str, ...], body: bytes, seconds: float) -> Receipt:
             code = _wait(command, given, complaints, seconds)
             last = _last_line(complaints)
     except subprocess.TimeoutExpired:
-        return Receipt(Answer.AGAIN, f"did not end within {seconds:g} s")
+        return Receipt(Answer.AGAIN, f"the command did not end within {seconds:g} s")
     except OSError as error:
-        return Receipt(Answer.AGAIN, f"could not be run: {error.strerror}")
-    if code == 0:
-        return Receipt(Answer.DELIVERED, "exit code 0")
-    return Receipt(Answer.AGAIN, f"exit code {code}" + (f": {last}" if last else ""))
+        return Receipt(Answer.AGAIN, f"the command cannot be run: {error.strerror}")
+    answer = Answer.AGAIN if code else Answer.DELIVERED
+    return Receipt(answer, f"the command exited {code}" + (f": {last}" if code and last else ""))
 
 
 def _wait(command: tuple[str, ...], given: IO[bytes], complaints: IO[bytes], seconds: float) -> int:

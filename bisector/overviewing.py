@@ -14,6 +14,7 @@ from rich.text import Text
 from bisector import looking, report
 from bisector.agenda import make_agenda
 from bisector.branch import Branch
+from bisector.bulletin import public
 from bisector.config import load_suite
 from bisector.documents import SCHEMA, deviation_json
 from bisector.errors import BisectorError
@@ -53,7 +54,7 @@ def _watch(session: Session) -> dict[str, Any] | None:
     walks, queue = _stand(session, repository, ledger, configs)
     usage = shutil.disk_usage(session.state)
     return {
-        "repository": location,
+        "repository": public(location),
         "branch": branch_name,
         "suite": suite_name,
         "configs": names,

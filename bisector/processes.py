@@ -48,8 +48,11 @@ def kill_orphans() -> None:
 
 def _kill(is_meant: Callable[[str, str], bool]) -> None:
     prefix = f"{MARKER}=".encode()
+    ours = os.readlink("/proc/self/ns/pid")
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
+            if os.readlink(entry.with_name("ns") / "pid") != ours:
+                continue  # a container's: its owner has another number there
             variables = entry.read_bytes().split(b"\0")
             marks = [v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)]
             if marks and is_meant(*marks[0].split("/", 1)):

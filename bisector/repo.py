@@ -23,11 +23,17 @@ GIT_VARIABLES = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_HTTP_LOW_SPEED_LIMIT": "100",  # bytes a second; a server that stalls is given up
     "GIT_HTTP_LOW_SPEED_TIME": "60",
-    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_COUNT": "3",
     "GIT_CONFIG_KEY_0": "core.hooksPath",
     "GIT_CONFIG_VALUE_0": os.devnull,
+    "GIT_CONFIG_KEY_1": "gc.auto",  # it would outlive us, and drop commits that are on no branch
+    "GIT_CONFIG_VALUE_1": "0",
+    "GIT_CONFIG_KEY_2": "maintenance.auto",
+    "GIT_CONFIG_VALUE_2": "false",
     "LC_ALL": "C",
 }
+# A forge has refs for pull requests too, thousands of them.
+MIRRORED = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 _MAKER = (("NAME", "bisector"), ("EMAIL", "bisector@localhost"), ("DATE", "2000-01-01T00:00:00Z"))
 # A path, a URL, or `user@host:path`; nothing that begins with a dash, and no remote helper (`ext::…`).
 LOCATION = r"[^-:][^:]*|(https?|ssh|git|file)://[^-].*|[^-:/][^:/]*@[^-:/][^:/]*:[^-:].*"
@@ -83,7 +89,7 @@ class Repository:
             return
         try:
             with self._open() as repo:
-                repo.git.fetch("--prune", "--quiet", "origin")
+                repo.git.fetch("--prune", "--quiet", "origin", *MIRRORED)
         except (git.GitCommandError, BisectorError) as error:
             if _is_usable(self.path):
                 raise _unreachable(self.location, error) from None
@@ -97,7 +103,7 @@ class Repository:
         try:
             runner = git.Git()
             runner.update_environment(**GIT_VARIABLES)
-            runner.clone("--mirror", "--quiet", "--", self.location, str(partial))
+            runner.clone("--bare", "--quiet", "--", self.location, str(partial))
             if not self.path.exists():  # else another process was first
                 partial.rename(self.path)
         except git.GitCommandError as error:

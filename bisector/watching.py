@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from bisector import bulletin, service_manager
 from bisector.acts import Act, Make, Open, Revert
 from bisector.agenda import Agenda, make_agenda
+from bisector.background import begin
 from bisector.bench import Bench, Order
 from bisector.branch import Branch
 from bisector.bulletin import About
@@ -104,7 +105,6 @@ class Watcher:
         self.agenda: Agenda | None = None
         self.pulse = Pulse()
         self._poll: Future[Polled] | None = None
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="poll")
         self._poll_due, self._failed_polls = 0.0, 0
         self._is_stale = True
         self._acts: list[Act] = []
@@ -254,7 +254,7 @@ class Watcher:
     def poll(self) -> None:
         """Look at the remote and at the environment, in a thread: both may take long."""
         if self._poll is None and time.monotonic() >= self._poll_due:
-            self._poll = self._pool.submit(self._look)
+            self._poll = begin(self._look, "poll")
 
     def _look(self) -> Polled:
         self.repository.fetch()
@@ -414,7 +414,6 @@ class Watcher:
         """Leave all as it is stored."""
         self.outbox.close()
         self.branch.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
         self._lock.release()
 
 
