@@ -128,6 +128,14 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """A regression is over since `sha`, though that showed only when older commits were filled in."""
+
+    regression: Regression
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
 class BrokenLaw:
     """Say once that a law that needs no reference is broken from `sha` on; it held at `before` (or empty)."""
 
@@ -166,6 +174,7 @@ Act = (
     | Settle
     | Withdraw
     | Drop
+    | End
     | BrokenLaw
     | Broken
     | NewEnvironment

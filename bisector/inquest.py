@@ -7,6 +7,7 @@ from bisector.acts import (
     Act,
     Broken,
     Drop,
+    End,
     Make,
     Open,
     Restart,
@@ -51,7 +52,10 @@ def look_into(
         return _pursue(snapshot, inquiry, tracks, walks)
     alarmed = [t for t in tracks if _is_alarm_of_now(t, walks[t.config.name])]
     if not alarmed:
-        return _drop_what_is_in_line(snapshot, tracks, walks)
+        return [
+            *_drop_what_is_in_line(snapshot, tracks, walks),
+            *_end_what_is_over(snapshot, tracks),
+        ]
     return _approach(snapshot, _lead(alarmed, walks), tracks, walks)
 
 
@@ -64,6 +68,21 @@ def _drop_what_is_in_line(
         for found in snapshot.regressions.values()
         if found.state is RegressionState.OPEN and found.config in names
     ]
+
+
+def _end_what_is_over(snapshot: Snapshot, tracks: list[Track]) -> list[Act | Work]:
+    ends: list[Act | Work] = []
+    for track in tracks:
+        opened = track.open_by_turn()
+        for found in snapshot.regressions.values():
+            is_told = found.state.is_over or found.state is RegressionState.OPEN
+            if found.config != track.config.name or is_told:
+                continue
+            turns = [turn for turn in opened if found.id in opened[turn]]
+            after = list(opened)[list(opened).index(turns[-1]) + 1 :] if turns else []
+            if after:
+                ends.append(End(found, after[0]))
+    return ends
 
 
 def _is_alarm_of_now(track: Track, found: Walk) -> bool:

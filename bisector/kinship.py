@@ -156,7 +156,7 @@ def _without_the_others(
 ) -> Kin | Wanted | WantedRevert | None:
     """Return the regression that is over, found by reverting the others; None: none of them is."""
     order = {turn.sha: position for position, turn in enumerate(track.turns)}
-    base = next((turn for turn in earlier if not track.open_at(turn) & current), track.turns[0].sha)
+    base = next((turn for turn in earlier if not track.open_at(turn)), track.turns[0].sha)
     reason = ""
     for regression in sorted(current, key=lambda r: order.get(culprits.get(r, ""), 0))[:REVERTED]:
         others = [culprits.get(r, "") for r in current if r != regression]

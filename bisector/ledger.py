@@ -69,7 +69,13 @@ class Ledger:
     def turns(self) -> list[Turn]:
         """Return the turns of the configs, in no order."""
         return [
-            Turn(self._names[r["config"]], r["sha"], _split(r["opens"]), _split(r["closes"]))
+            Turn(
+                self._names[r["config"]],
+                r["sha"],
+                _split(r["opens"]),
+                _split(r["closes"]),
+                r["back_to"],
+            )
             for r in self._db.execute("SELECT * FROM turns")
             if r["config"] in self._names
         ]
@@ -117,12 +123,13 @@ class Ledger:
                 db.execute("DELETE FROM anchors WHERE config = ?", key)
             for turn in (*restarts, *turns):
                 db.execute(
-                    "INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?, ?)",
                     (
                         self._keys[turn.config],
                         turn.sha,
                         " ".join(turn.opens),
                         " ".join(turn.closes),
+                        turn.back_to,
                     ),
                 )
             for a in anchors:

@@ -8,6 +8,7 @@ from bisector.acts import (
     Broken,
     BrokenLaw,
     Drop,
+    End,
     NewEnvironment,
     Open,
     Restart,
@@ -71,6 +72,7 @@ Decision = (
     | Settle
     | Withdraw
     | Drop
+    | End
     | Broken
     | BrokenLaw
     | NewEnvironment
@@ -105,6 +107,9 @@ def rule(decision: Decision, snapshot: Snapshot, facts: Facts) -> Record:
             return replace(dropped, ended=(inquiry.id,))
         case Drop(regression):
             return _drop(regression, "")
+        case End(regression, sha):
+            over, told = _fixed(regression, sha, Back(sha, ()))
+            return Record(regressions=(over,), tells=(told,))
         case Broken(config, sha, reason):
             return Record(tells=(_broken(tracks[config], sha, reason),))
         case BrokenLaw():
@@ -270,7 +275,8 @@ def _settle(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -
             missing = {m for r in known for m in r.moved if m in tracks} - decision.runs.keys()
             if not missing:
                 fixed = [_fixed(found, sha, kin) for found in known]
-                record = _turned(decision, tracks, closes=closes)
+                back_to = kin.turn if isinstance(kin, Back) else ""
+                record = _turned(decision, tracks, closes=closes, back_to=back_to)
                 return replace(
                     record,
                     ended=ended,
@@ -301,11 +307,14 @@ def _turned(
     *,
     opens: Sequence[str] = (),
     closes: Sequence[str] = (),
+    back_to: str = "",
 ) -> Record:
     """Return the turns and their anchors: every config that turned is judged by its run there from now on."""
     sha = decision.sha
     return Record(
-        turns=tuple(Turn(name, sha, tuple(opens), tuple(closes)) for name in decision.runs),
+        turns=tuple(
+            Turn(name, sha, tuple(opens), tuple(closes), back_to) for name in decision.runs
+        ),
         anchors=tuple(
             _anchor(tracks[name], sha, sha, run.id) for name, run in decision.runs.items()
         ),

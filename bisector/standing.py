@@ -96,13 +96,23 @@ class Track:
 
     def open_at(self, turn: str) -> frozenset[str]:
         """Return the regressions that are open from a turn on; what was accepted is not."""
-        found: set[str] = set()
-        for each in self.turns:
-            found = (found | set(each.opens)) - set(each.closes)
-            if each.sha == turn:
-                break
+        return self.open_by_turn()[turn]
+
+    def open_by_turn(self) -> dict[str, frozenset[str]]:
+        """Return the same for every turn, in their order."""
         over = (RegressionState.ACCEPTED, RegressionState.UNREPRODUCED)
-        return frozenset(r for r in found if self.states.get(r) not in over)
+        found: dict[str, frozenset[str]] = {}
+        current: frozenset[str] = frozenset()
+        for each in self.turns:
+            if each.back_to in found:
+                current = found[each.back_to]
+            else:
+                current = (current | set(each.opens)) - set(each.closes)
+            found[each.sha] = current
+        return {
+            turn: frozenset(r for r in opened if self.states.get(r) not in over)
+            for turn, opened in found.items()
+        }
 
     def differs(self, run: Run, anchor: Settled) -> list[Deviation]:
         """Return how a completed run deviates from an anchor that completed: what to lead with, then one

@@ -61,6 +61,7 @@ MIGRATIONS = (
         sha TEXT NOT NULL,
         opens TEXT NOT NULL,
         closes TEXT NOT NULL,
+        back_to TEXT NOT NULL,
         PRIMARY KEY (config, sha)
     );
     CREATE TABLE anchors (

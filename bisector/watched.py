@@ -58,6 +58,9 @@ class Turn:
     sha: str
     opens: tuple[str, ...] = ()  # regressions that begin here
     closes: tuple[str, ...] = ()  # regressions that end here
+    back_to: str = (
+        ""  # the earlier turn whose trajectory it is again: what was open there is open here
+    )
 
 
 @dataclass(frozen=True, slots=True)

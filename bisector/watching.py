@@ -245,9 +245,11 @@ class Watcher:
 
     def is_quiet(self, bench: Bench) -> bool:
         """Whether nothing runs, nothing is wanted, and nothing is on its way."""
-        if self._poll or bench.in_flight or self.outbox.is_busy or self._is_stale:
+        if self._poll or bench.in_flight or self.outbox.is_busy:
             return False
-        return not self.agenda or not self.agenda.work
+        if not self.environments:  # the remote does not answer
+            return True
+        return not self._is_stale and not (self.agenda and self.agenda.work)
 
     # Polling
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import booting
 import pytest
 from booting import Machine
+from service import SUITE, Remote
+from synthetic import git
 
 from bisector import service_manager
 from bisector.config import load_settings
@@ -443,3 +446,62 @@ def test_the_uninstall_steps_leave_nothing(tmp_path: Path) -> None:
             assert machine.attempt("test", "-e", place).returncode == 1, place
         assert machine.attempt("id", "bisector").returncode == 1
         assert machine.attempt("systemctl", "cat", "bisector").returncode == 1
+
+
+# The same with the real service, on a small branch
+
+REAL = """#!/bin/sh
+PYTHONPATH=/opt/bisector/lib:{packages} exec /usr/bin/python3 -m bisector "$@"
+"""
+REAL_SETTINGS = """
+[watch]
+repository = "/opt/remote.git"
+interval = "1s"
+suite = "/etc/bisector/toy.toml"
+[train]
+python = "/usr/bin/python3"
+[state]
+dir = "/var/lib/bisector"
+"""
+
+
+@booted
+def test_the_real_service_watches_is_killed_goes_on_and_stops(tmp_path: Path) -> None:
+    remote = Remote(tmp_path)
+    remote.push()
+    for number in range(3):
+        remote.commit(f"harmless {number}")
+    with booting.boot(tmp_path) as machine:
+        take(machine, "Install")
+        machine.run("systemctl", "stop", "bisector")
+        program = REAL.format(packages=sysconfig.get_path("purelib"))
+        machine.write("/opt/bisector/bin/bisector", program, 0o755)
+        machine.run(
+            "cp", "-r", str(ROOT / "bisector"), str(ROOT / "references"), "/opt/bisector/lib"
+        )
+        machine.run("cp", "-r", str(remote.path), "/opt/remote.git")
+        machine.run("chown", "-R", "bisector:", "/opt/remote.git")
+        machine.write("/etc/bisector/toy.toml", SUITE)
+        machine.write("/etc/bisector/bisector.toml", REAL_SETTINGS)
+        tried = machine.attempt(
+            "runuser", "-u", "bisector", "--", "/opt/bisector/bin/bisector", "--help"
+        )
+        if tried.returncode:
+            pytest.skip(f"the system's Python cannot run it: {tried.stderr[-200:]}")
+        machine.run("systemctl", "reset-failed")
+        machine.run("systemctl", "start", "bisector")
+        head = git(remote.path, "rev-parse", "main")
+        is_seen = {
+            "StatusText": lambda text: text.startswith(f"at {head[:10]}; 0 running, 0 wanted")
+        }
+        machine.wait("bisector", is_seen, timeout=60)
+
+        before = restarts(machine)
+        machine.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", "bisector")
+        machine.wait("bisector", {"NRestarts": lambda count: int(count) > before}, timeout=40)
+        machine.wait("bisector", is_seen, timeout=60)
+        started = time.monotonic()
+        machine.run("systemctl", "stop", "bisector")
+        assert time.monotonic() < started + 10
+        assert machine.show("bisector", "Result") == "success"
+        assert processes(machine) == ""
