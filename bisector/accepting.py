@@ -24,7 +24,12 @@ def accept_regression(
     if not reason.strip():
         raise BisectorError("The reason is empty.", "Say with --reason why the change is intended.")
     ledger = Ledger(session.store.db, session.store.transaction)
-    found = find_regression(ledger, prefix)
+    found = ledger.regression(prefix)
+    if found is None:
+        raise BisectorError(
+            f"No single regression has an id that begins with {prefix!r}.",
+            "`bisector status` lists them.",
+        )
     if found.state.is_over:
         raise BisectorError(
             f"{found.id} is {found.state} already.", "`bisector status` lists what is open."
@@ -39,17 +44,6 @@ def accept_regression(
     channels = channels_for(tell, session.settings.notify)
     ledger.write(regressions=record.regressions, messages=[(message, channels)])
     return record.regressions[0], written
-
-
-def find_regression(ledger: Ledger, prefix: str) -> Regression:
-    """Return the one regression whose id begins so; BisectorError where there is no single one."""
-    known = [r for r in ledger.regressions() if prefix and r.id.startswith(prefix)]
-    if len(known) != 1:
-        raise BisectorError(
-            f"No single regression has an id that begins with {prefix!r}.",
-            "`bisector status` lists them.",
-        )
-    return known[0]
 
 
 def _write_references(session: Session, found: Regression, folder: Path) -> list[Path]:

@@ -171,12 +171,14 @@ def compare(
 
 @app.command()
 def show(
-    id_: Annotated[str, typer.Argument(metavar="ID", help="A hunt or a run; a beginning will do.")],
+    id_: Annotated[
+        str, typer.Argument(metavar="ID", help="A hunt, regression or run; a beginning will do.")
+    ],
     form: Annotated[ShowFormat, typer.Option("--format")] = ShowFormat.TEXT,
     state: State = "",
     settings: SettingsFile = "",
 ) -> None:
-    """Show one hunt or run, whole."""
+    """Show one hunt, regression or run, whole."""
     shown = looking.find(Session(Options(state=state, settings=settings)), id_)
     if form is ShowFormat.JSON:
         print_json(looking.to_json(shown))

@@ -1,11 +1,13 @@
 """Turns outcomes into the JSON documents of the contract; pure."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from bisector.model import METRICS, Change, Crash, Deviation, Environment, Run
 from bisector.report import SHOWN_PACKAGES, Report, executions, probe_verdict, wall_seconds
 from bisector.series import plain
+from bisector.watched import Regression
 
 SCHEMA = 1
 
@@ -112,3 +114,31 @@ def environment_json(environment: Environment) -> dict[str, Any]:
         "machine": dict(environment.machine),
         "packages": dict(environment.packages),
     }
+
+
+def regression_json(found: Regression) -> dict[str, Any]:
+    """Return a regression as JSON."""
+    return {
+        "regression": found.id,
+        "class": found.class_name,
+        "config": found.config,
+        "state": found.state,
+        "opened": moment(found.opened),
+        "good": found.good,
+        "bad": found.bad,
+        "culprit": found.culprit or None,
+        "parent": found.parent or None,
+        "ended_by": found.ended_by or None,
+        "hunt": found.hunt or None,
+        "members": {"moved": list(found.moved), "unmoved": list(found.unmoved)},
+        "deviation": deviation_json(found.deviation),
+        "reason": found.reason,
+        "links": list(found.links),
+    }
+
+
+def moment(value: str | float) -> str | None:
+    """Return seconds since the epoch as ISO 8601; null for none."""
+    return (
+        datetime.fromtimestamp(float(value), UTC).isoformat(timespec="seconds") if value else None
+    )

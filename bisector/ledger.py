@@ -98,6 +98,11 @@ class Ledger:
         rows = self._db.execute("SELECT data FROM regressions ORDER BY opened, id")
         return [_REGRESSION.validate_python(json.loads(row["data"])) for row in rows]
 
+    def regression(self, prefix: str) -> Regression | None:
+        """Return the regression whose id begins so; None if no single one does."""
+        found = [r for r in self.regressions() if prefix and r.id.startswith(prefix)]
+        return found[0] if len(found) == 1 else None
+
     def write(
         self,
         *,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,33 +14,65 @@ from bisector import documents, report
 from bisector.daemon import interrupted
 from bisector.errors import BisectorError
 from bisector.hunting import report_of
+from bisector.ledger import Ledger
 from bisector.model import Conclusion, Environment, Hunt, Run
 from bisector.repo import Repository
 from bisector.report import Report
 from bisector.series import plain
 from bisector.session import Session
+from bisector.watched import Regression
 
 StoredRun = tuple[Run, str, Environment]
 Recent = Sequence[tuple[Hunt, Conclusion | None, float]]
 
 
-def find(session: Session, prefix: str) -> Report | StoredRun:
-    """Return the one hunt or run whose id begins so."""
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A regression, with the report of its hunt where it has one."""
+
+    regression: Regression
+    hunt: Report | None
+
+
+Shown = Report | StoredRun | Followed
+
+
+def find(session: Session, prefix: str) -> Shown:
+    """Return the one hunt, regression or run whose id begins so."""
     hunt = session.store.hunt(prefix)
     if hunt:
         repository = Repository(hunt[0].repository, session.state)
         return report_of(session, repository, hunt[0], hunt[1] or interrupted())
     run = session.store.run(prefix)
-    if run is None:
+    regression = Ledger(session.store.db, session.store.transaction).regression(prefix)
+    if regression and not run:
+        return Followed(regression, _report(session, regression.hunt))
+    if run is None or regression:
         raise BisectorError(
-            f"No single hunt or run has an id that begins with {prefix!r}.",
+            f"No single hunt, regression or run has an id that begins with {prefix!r}.",
             "`bisector status` lists the last ones.",
         )
     return run
 
 
-def show(shown: Report | StoredRun, console: Console) -> None:
-    """Print a hunt with its probes, or a run with its steps."""
+def _report(session: Session, hunt: str) -> Report | None:
+    stored = session.store.hunt(hunt) if hunt else None
+    if stored is None:
+        return None
+    repository = Repository(stored[0].repository, session.state)
+    return report_of(session, repository, stored[0], stored[1] or interrupted())
+
+
+def show(shown: Shown, console: Console) -> None:
+    """Print a hunt with its probes, a regression with its hunt, or a run with its steps."""
+    if isinstance(shown, Followed):
+        console.print(
+            report.as_table(regression_lines(documents.regression_json(shown.regression)))
+        )
+        if shown.hunt:
+            console.print()
+            show(shown.hunt, console)
+        return
     if isinstance(shown, Report):
         console.print(report.as_table(report.lines(shown)))
         console.print(_probe_table(shown))
@@ -98,8 +131,12 @@ def _step_table(run: Run) -> Table:
     return table
 
 
-def to_json(shown: Report | StoredRun) -> dict[str, Any]:
-    """Return a hunt as `hunt --json` prints it, or a run."""
+def to_json(shown: Shown) -> dict[str, Any]:
+    """Return a hunt as `hunt --json` prints it, a regression with its hunt, or a run."""
+    if isinstance(shown, Followed):
+        hunt = documents.hunt_json(shown.hunt) if shown.hunt else None
+        regression = documents.regression_json(shown.regression)
+        return {"schema": documents.SCHEMA, **regression, "report": hunt}
     if isinstance(shown, Report):
         return documents.to_json([shown])
     run, config, environment = shown
@@ -130,9 +167,13 @@ def to_json(shown: Report | StoredRun) -> dict[str, Any]:
     }
 
 
-def to_markdown(shown: Report | StoredRun) -> str:
+def to_markdown(shown: Shown) -> str:
     """Return the same as text to paste; everything from outside is escaped."""
-    lines = report.lines(shown) if isinstance(shown, Report) else _run_lines(shown)
+    if isinstance(shown, Followed):
+        lines = regression_lines(documents.regression_json(shown.regression))
+        lines += report.lines(shown.hunt) if shown.hunt else []
+    else:
+        lines = report.lines(shown) if isinstance(shown, Report) else _run_lines(shown)
     (_, first), *rest = lines
     body = [
         f"- **{label}** {report.markdown(text)}" if label else f"  {report.markdown(text)}"
@@ -197,3 +238,21 @@ def status_json(hunts: Recent, runs: Sequence[tuple[Run, str]]) -> dict[str, Any
 
 def _ago(moment: float) -> str:
     return f"{report.duration(max(time.time() - moment, 0))} ago"
+
+
+def regression_lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what `documents.regression_json` returned as (label, text) lines."""
+    culprit = found["culprit"]
+    what = f"culprit {culprit[:10]}" if culprit else f"{found['good'][:10]} … {found['bad'][:10]}"
+    lines = [("", f"{found['regression']}  {found['state']}: {found['config']}, {what}")]
+    lines.append(("since", found["opened"]))
+    for label, names in found["members"].items():
+        if names:
+            lines.append((label, ", ".join(names)))
+    if found["ended_by"]:
+        lines.append(("ended by", found["ended_by"][:10]))
+    if found["links"]:
+        lines.append(("linked to", ", ".join(found["links"])))
+    if found["reason"]:
+        lines.append(("why", report.printable(found["reason"])))
+    return lines

@@ -4,7 +4,6 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from bisector.agenda import make_agenda
 from bisector.branch import Branch
 from bisector.bulletin import public
 from bisector.config import load_suite
-from bisector.documents import SCHEMA, deviation_json
+from bisector.documents import SCHEMA, moment, regression_json
 from bisector.errors import BisectorError
 from bisector.housekeeping import size_of
 from bisector.ledger import Ledger
@@ -25,7 +24,6 @@ from bisector.repo import Repository
 from bisector.session import Session
 from bisector.slots import Lock
 from bisector.standing import Standing, Walk
-from bisector.watched import Regression
 
 WEEK = 7 * 86_400.0
 SHOWN_COMMITS = 10
@@ -60,7 +58,7 @@ def _watch(session: Session) -> dict[str, Any] | None:
         "configs": names,
         "is_running": _is_running(session),
         "head": ledger.get("head"),
-        "fetched": _moment(ledger.get("fetched")),
+        "fetched": moment(ledger.get("fetched")),
         "fetch_error": ledger.get("fetch error"),
         "settings_error": ledger.get("reload error"),
         "paused": bool(ledger.get("paused")),
@@ -68,6 +66,11 @@ def _watch(session: Session) -> dict[str, Any] | None:
         "running": _running(session, ledger),
         "queue": queue,
         "commits": _commits(walks, repository),
+        "alarms": [
+            {"config": name, "good": found.alarm.good, "bad": found.alarm.bad}
+            for name, found in walks.items()
+            if found.alarm
+        ],
         "inquiries": [
             {
                 "config": i.config,
@@ -78,7 +81,7 @@ def _watch(session: Session) -> dict[str, Any] | None:
             }
             for i in ledger.inquiries()
         ],
-        "regressions": [_regression_json(r) for r in ledger.regressions()[-50:]],
+        "regressions": [regression_json(r) for r in ledger.regressions()[-50:]],
         "channels": _channels(session, ledger),
         "disk": {"used": size_of(session.state), "limit": _limit(session), "free": usage.free},
         "gpu_minutes_7_days": round(store.seconds_trained_since(time.time() - WEEK) / 60, 1),
@@ -125,7 +128,7 @@ def _running(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
         except OSError:
             steps = 0
         shown = {key: value for key, value in run.items() if key != "owner"}
-        found.append({**shown, "began": _moment(run["began"]), "steps": steps})
+        found.append({**shown, "began": moment(run["began"]), "steps": steps})
     return found
 
 
@@ -162,26 +165,6 @@ def _subject(repository: Repository, sha: str) -> str:
         return ""
 
 
-def _regression_json(found: Regression) -> dict[str, Any]:
-    return {
-        "regression": found.id,
-        "class": found.class_name,
-        "config": found.config,
-        "state": found.state,
-        "opened": _moment(found.opened),
-        "good": found.good,
-        "bad": found.bad,
-        "culprit": found.culprit or None,
-        "parent": found.parent or None,
-        "ended_by": found.ended_by or None,
-        "hunt": found.hunt or None,
-        "members": {"moved": list(found.moved), "unmoved": list(found.unmoved)},
-        "deviation": deviation_json(found.deviation),
-        "reason": found.reason,
-        "links": list(found.links),
-    }
-
-
 def _channels(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
     counts = ledger.channels()
     found = []
@@ -209,12 +192,6 @@ def _limit(session: Session) -> int:
     return session.settings.state.max_size
 
 
-def _moment(value: str | float) -> str | None:
-    return (
-        datetime.fromtimestamp(float(value), UTC).isoformat(timespec="seconds") if value else None
-    )
-
-
 # As text
 
 
@@ -227,7 +204,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
             console.print(_commit_table(watch))
         for regression in watch["regressions"]:
             if regression["state"] in ("open", "culprit", "inconclusive", "changed"):
-                console.print(report.as_table(_regression_lines(regression)))
+                console.print(report.as_table(looking.regression_lines(regression)))
         console.print()
     looking.show_status(found, console)
 
@@ -293,14 +270,3 @@ def _commit_table(watch: Mapping[str, Any]) -> Table:
             Text(report.printable(commit["subject"]), no_wrap=True, overflow="ellipsis"),
         )
     return table
-
-
-def _regression_lines(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    culprit = found["culprit"]
-    what = f"culprit {culprit[:10]}" if culprit else f"{found['good'][:10]} … {found['bad'][:10]}"
-    lines = [("", f"{found['regression']}  {found['state']}: {found['config']}, {what}")]
-    lines.append(("since", found["opened"]))
-    lines.append(("moved", ", ".join(found["members"]["moved"])))
-    if found["reason"]:
-        lines.append(("why", report.printable(found["reason"])))
-    return lines

@@ -189,6 +189,7 @@ class Service:
                 and not seen["queue"]
                 and not seen["running"]
                 and not seen["inquiries"]
+                and not seen["alarms"]
                 and all(r["state"] != "open" for r in seen["regressions"])
                 and not any(c["waiting"] for c in seen["channels"])
                 and all(

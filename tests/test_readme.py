@@ -21,7 +21,11 @@ def block(language: str, containing: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "command", ["hunt", "probe", "record", "compare", "show", "status", "doctor", "demo"]
+    "command",
+    [
+        *("hunt", "probe", "record", "compare", "show", "status", "doctor", "demo"),
+        *("watch", "accept", "pause", "resume", "notify-test"),
+    ],
 )
 def test_every_command_exists_and_explains_itself(tmp_path: Path, command: str) -> None:
     done = bisector(tmp_path, command, "--help", COLUMNS="80")

@@ -57,6 +57,10 @@ def test_once_makes_one_pass_tells_and_ends(service: Service, listener: Listener
     assert culprit[:10] in shown
 
     regression = listener.accepted[0]["regression"]
+    shown = ask(service, "show", regression)
+    assert all(word in shown for word in (regression, culprit[:10], "toy_acc", "confirmed"))
+    document = json.loads(ask(service, "show", regression, "--format", "json"))
+    assert (document["culprit"], document["report"]["outcome"]) == (culprit, "culprit")
     said = ask(service, "accept", regression, "--reason", "a new default", "--write", "new")
     assert said.splitlines()[-1] == "new/toy.json"
     assert json.loads((service.folder / "new" / "toy.json").read_text())["env"]["trl"] == culprit
