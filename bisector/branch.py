@@ -21,10 +21,11 @@ from bisector.plan import Case
 from bisector.probing import COMPARABLE, own_references, reference_environment
 from bisector.references import load_reference
 from bisector.repo import Repository
-from bisector.ruling import Record, leave
+from bisector.ruling import leave
 from bisector.session import Session
 from bisector.slots import Lock
 from bisector.standing import Settled, Track
+from bisector.telling import Record
 from bisector.watched import Anchor, Epoch, RegressionState, Turn
 
 WINDOW = 200  # commits that are looked at; what is older has its verdict, or is left alone

@@ -11,7 +11,7 @@ from bisector import documents, report
 from bisector.documents import SCHEMA
 from bisector.model import Commit, Event
 from bisector.report import Report
-from bisector.ruling import Tell
+from bisector.telling import Tell
 
 REPORT_LABELS = (
     "also",

@@ -18,7 +18,7 @@ from bisector.config import ChannelSettings
 from bisector.ledger import DEAD, DELIVERED, Ledger
 from bisector.message import slack_body
 from bisector.notify import Answer, Channel, Receipt, deliver, open_channel
-from bisector.ruling import Tell
+from bisector.telling import Tell
 from bisector.watched import Delivery
 
 FIRST_WAIT = 5.0  # seconds until the second attempt; it doubles up to LONGEST_WAIT

@@ -13,6 +13,7 @@ from bisector import documents, overviewing, trying
 from bisector.accepting import accept_regression
 from bisector.hunting import Stop
 from bisector.ledger import Ledger
+from bisector.looping import Loop
 from bisector.serving import serve
 from bisector.session import Options, Session
 from bisector.terminal import (
@@ -31,7 +32,7 @@ from bisector.terminal import (
     out,
     print_json,
 )
-from bisector.watching import Loop, Watcher
+from bisector.watching import Watcher
 
 
 @app.command()

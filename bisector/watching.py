@@ -6,18 +6,14 @@ what is stored.
 
 import json
 import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from apscheduler.schedulers.background import BackgroundScheduler
-
-from bisector import bulletin, service_manager
+from bisector import bulletin
 from bisector.acts import Act, Make, Open, Revert
 from bisector.agenda import Agenda, make_agenda
 from bisector.background import begin
@@ -26,20 +22,19 @@ from bisector.branch import Branch
 from bisector.bulletin import About
 from bisector.config import Settings
 from bisector.delivering import Outbox, channels_for, open_channels
-from bisector.errors import BisectorError, InfraError
+from bisector.errors import BisectorError
 from bisector.housekeeping import keep_inside
 from bisector.hunting import report_of
 from bisector.ledger import Ledger
 from bisector.model import Environment, Run
 from bisector.plan import Conclude, Start
 from bisector.repo import Repository
-from bisector.ruling import Facts, Record, Tell, rule
+from bisector.ruling import Facts, rule
 from bisector.session import HuntOptions, Options, Session, ask
 from bisector.slots import Lock
+from bisector.telling import Record, Tell
 from bisector.watched import Message
 
-IDLE = 0.5  # seconds between ticks while nothing runs
-BUSY = 0.02
 SILENT_FETCH = 6 * 3_600.0  # seconds without a fetch after which people are told
 LONGEST_BACKOFF = 900.0  # seconds between fetches, or between ticks, that fail
 DAY = 86_400.0
@@ -435,124 +430,3 @@ def _all_that_run(session: Session) -> list[Any]:
 def _describe_run(order: Order, run: Run) -> str:
     reason = f": {run.result.reason}" if run.result.reason else ""
     return f"{order.name} {run.sha[:10]} {run.role} {run.result.status} in {run.result.seconds:.1f} s{reason}"
-
-
-# The loop
-
-
-class Schedule:
-    """Wakes the loop: names of what is due arrive in `due`. It decides nothing."""
-
-    def __init__(self, interval: int) -> None:
-        self.due: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._awake = threading.Event()
-        self._scheduler = BackgroundScheduler(
-            timezone="UTC", job_defaults={"misfire_grace_time": None, "coalesce": True}
-        )
-        for name, seconds in (("poll", interval), ("wake", 600), ("house", 3_600), ("beat", 600)):
-            self._scheduler.add_job(
-                self.ring, "interval", seconds=seconds, jitter=max(seconds // 10, 1), args=[name]
-            )
-
-    def start(self) -> None:
-        """Begin, with everything due once."""
-        for name in ("poll", "house", "beat"):
-            self.due.put(name)
-        self._scheduler.start()
-
-    def ring(self, name: str) -> None:
-        """Put a name among what is due."""
-        self.due.put(name)
-        self._awake.set()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait, but not while something is due."""
-        self._awake.wait(seconds)
-        self._awake.clear()
-
-    def stop(self) -> None:
-        """End."""
-        self._scheduler.shutdown(wait=False)
-
-
-class Loop:
-    """Ticks until it is told to stop. `told` are signals that came: `is_set` ends, `reload` reads settings."""
-
-    def __init__(self, watcher: Watcher, is_stopped: Callable[[], bool]) -> None:
-        self._watcher, self._is_stopped = watcher, is_stopped
-        self._schedule = Schedule(watcher.session.settings.watch.interval)
-        self._failures = 0
-        self._fed = 0.0
-
-    def request_reload(self) -> None:
-        """Have the settings read again at the next tick."""
-        self._schedule.ring("reload")
-
-    def run(self, *, once: bool = False) -> None:
-        """Tick; with `once`, until one pass is over."""
-        watcher = self._watcher
-        self._schedule.start()
-        service_manager.tell("READY=1")
-        try:
-            with Bench(watcher.session, lambda text: log.info("%s", text)) as bench:
-                while not self._is_stopped():
-                    if self._tick(bench):
-                        continue
-                    if once and watcher.is_quiet(bench) and self._schedule.due.empty():
-                        if self._failures or not watcher.environments:
-                            raise InfraError(
-                                f"Nothing could be watched: {watcher.ledger.get('fetch error')}",
-                                "Mend that; run it again.",
-                            )
-                        return
-                    self._schedule.sleep(
-                        BUSY if bench.in_flight or watcher.outbox.is_busy else IDLE
-                    )
-        finally:
-            service_manager.tell("STOPPING=1")
-            self._schedule.stop()
-            watcher.close()
-
-    def _tick(self, bench: Bench) -> bool:
-        """Tick once; a failure is logged, and the next tick comes later."""
-        try:
-            while not self._schedule.due.empty():
-                self._ring(self._schedule.due.get_nowait())
-            happened = self._watcher.tick(bench)
-        except InfraError as error:
-            return self._failed(bench, f"{error.problem} {error.remedy}")
-        except Exception:
-            log.exception("a tick failed")
-            return self._failed(bench, "a tick failed; the log says how")
-        self._failures = 0
-        self._feed(bench)
-        return happened
-
-    def _ring(self, name: str) -> None:
-        watcher = self._watcher
-        {
-            "poll": watcher.poll,
-            "wake": watcher.wake,
-            "house": watcher.keep_house,
-            "beat": watcher.beat,
-            "reload": watcher.reload,
-        }[name]()
-
-    def _failed(self, bench: Bench, words: str) -> bool:
-        self._failures += 1
-        wait = min(2.0**self._failures, LONGEST_BACKOFF)
-        log.warning("%s Again in %.0f s.", words, wait)
-        self._watcher.wake()
-        until = time.monotonic() + wait
-        while time.monotonic() < until and not self._is_stopped():
-            self._feed(bench)
-            self._schedule.sleep(IDLE)
-        return False
-
-    def _feed(self, bench: Bench) -> None:
-        """Tell the service manager that ticks advance, and what is done."""
-        now = time.monotonic()
-        if now - self._fed >= 1.0:
-            self._fed = now
-            status = self._watcher.feel_pulse(len(bench.in_flight))
-            service_manager.tell("WATCHDOG=1", f"STATUS={status}")

@@ -20,8 +20,9 @@ from bisector.model import (
     Tolerances,
 )
 from bisector.plan import Case, Conclude, Start
-from bisector.ruling import Facts, Record, Tell, accept, rule
+from bisector.ruling import Facts, accept, rule
 from bisector.standing import Settled, Track
+from bisector.telling import Record, Tell
 from bisector.watched import Anchor, Epoch, Inquiry, Regression, Turn
 
 LIMITS = {"loss": 1e-3, "grad_norm": 1e-1}

@@ -10,7 +10,8 @@ PACKAGE = Path(bisector.__file__).parent
 BASE = {"model", "errors", "series", "watched"}
 CORE = {
     *("compare", "judge", "search", "chain", "conclude", "plan", "report", "documents"),
-    *("standing", "kinship", "acts", "inquest", "laws", "agenda", "ruling", "bulletin", "message"),
+    *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
+    *("settling", "ruling", "bulletin", "message"),
 }
 EFFECTS = {
     "config",
