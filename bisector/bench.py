@@ -57,9 +57,10 @@ class Bench:
         self._refused: list[tuple[Order, Run]] = []
         self._kills: dict[Order, list[tuple[type, int]]] = {}  # how, and at which step, tries ended
         self.in_flight: list[InFlight] = []
+        self._newest = 0.0
 
     def __enter__(self) -> "Bench":
-        self._session.store  # noqa: B018 - sweeps what killed processes left
+        self._newest = self._session.store.newest_start()  # and sweeps what killed processes left
         for folder in (self._checkouts, self._scratch):
             folder.mkdir(parents=True, exist_ok=True)
         return self
@@ -129,7 +130,7 @@ class Bench:
             lack = f"the commit has no file {config.script}"
         if lack:
             result = RunResult(Status.SETUP_FAILED, reason=lack)
-            self._refused.append((order, self._store(order, name, time.time(), result)))
+            self._refused.append((order, self._store(order, name, self._now(), result)))
             return None
         gpus = [slot.removeprefix("cuda") for slot in slots if slot.startswith("cuda")]
         job = Job(
@@ -146,7 +147,12 @@ class Bench:
             timeout=self._session.settings.train.timeout,
             mark=processes.mark(self._session.owner, name),
         )
-        return InFlight(order, Running(job), slots, time.time())
+        return InFlight(order, Running(job), slots, self._now())
+
+    def _now(self) -> float:
+        """Return the time, but never one before the runs that are stored: a clock may be set back."""
+        self._newest = max(time.time(), self._newest + 1e-3)
+        return self._newest
 
     def _clear(self, flight: InFlight) -> None:
         """Give back what a run held, and remove all but its log."""

@@ -17,6 +17,7 @@ from bisector.series import dump
 from bisector.watched import Anchor, Delivery, Epoch, Inquiry, Message, Regression, Turn
 
 WAITING, DELIVERED, DEAD = "waiting", "delivered", "dead"
+LONGEST_DUE = 2 * 86_400.0  # seconds; no delivery is put off as long
 KEPT_FOR = 30 * 86_400.0  # seconds that a delivered message stays
 
 _INQUIRY = TypeAdapter(Inquiry)
@@ -177,13 +178,14 @@ class Ledger:
     def _due(self, now: float, channel: str) -> Delivery | None:
         row = self._db.execute(
             "SELECT m.*, d.* FROM deliveries d JOIN messages m ON m.number = d.message"
-            " WHERE d.channel = ? AND d.state = 'waiting' AND d.due <= ?"
+            " WHERE d.channel = ? AND d.state = 'waiting'"
+            " AND (d.due <= ? OR d.due > ?)"  # so far ahead only where the clock was set back
             " AND (m.regression = '' OR NOT EXISTS ("
             "   SELECT 1 FROM deliveries e JOIN messages n ON n.number = e.message"
             "   WHERE e.channel = d.channel AND e.state = 'waiting'"
             "   AND n.regression = m.regression AND n.number < m.number))"
             " ORDER BY m.number LIMIT 1",
-            (channel, now),
+            (channel, now, now + LONGEST_DUE),
         ).fetchone()
         return _delivery(row) if row else None
 

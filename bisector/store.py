@@ -293,6 +293,10 @@ class Store:
                     found.append((_run(row), row["config"]))
         return found
 
+    def newest_start(self) -> float:
+        """Return when the newest run began; 0 where there is none."""
+        return float(self._db.execute("SELECT coalesce(max(started), 0) FROM runs").fetchone()[0])
+
     def last_number(self) -> int:
         """Return the number of the newest run."""
         return int(self._db.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()[0])

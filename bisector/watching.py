@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,22 @@ from bisector.bench import Bench, Order
 from bisector.branch import Branch
 from bisector.bulletin import About
 from bisector.config import Settings
-from bisector.delivering import Outbox, channels_for, open_channels
+from bisector.delivering import Outbox, open_channels
 from bisector.errors import BisectorError
 from bisector.housekeeping import keep_inside
-from bisector.hunting import report_of
 from bisector.ledger import Ledger
+from bisector.limiting import DAY, find_holds
 from bisector.model import Environment, Run
 from bisector.plan import Conclude, Start
+from bisector.posting import Poster
 from bisector.repo import Repository
 from bisector.ruling import Facts, rule
 from bisector.session import HuntOptions, Options, Session, ask
 from bisector.slots import Lock
-from bisector.telling import Record, Tell
-from bisector.watched import Message
+from bisector.telling import Record
 
 SILENT_FETCH = 6 * 3_600.0  # seconds without a fetch after which people are told
 LONGEST_BACKOFF = 900.0  # seconds between fetches, or between ticks, that fail
-DAY = 86_400.0
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +94,8 @@ class Watcher:
         self.ledger.set("about", json.dumps([location, settings.watch.branch, self.about.suite]))
         self.ledger.set("configs", json.dumps([config.name for config in self.configs]))
         self.branch = Branch(session, self.repository, self.ledger, self.configs)
-        self.outbox = Outbox(self.ledger, channels, self._announce_dead)
+        self._poster = Poster(session, self.repository, self.ledger, self.about)
+        self.outbox = Outbox(self.ledger, channels, self._poster.announce_dead)
         self.environments: dict[str, Environment] = {}
         self.agenda: Agenda | None = None
         self.pulse = Pulse()
@@ -128,7 +128,7 @@ class Watcher:
         return self._start_runs(bench) or happened
 
     def _plan(self, bench: Bench) -> Agenda:
-        hold, hunt_hold = self._holds()
+        hold, hunt_hold = find_holds(self.session, self.ledger)
         self.snapshot = self.branch.snapshot(time.time(), hold=hold, hunt_hold=hunt_hold)
         running = [
             Start(flight.order.hunt, flight.order.sha, flight.order.role)
@@ -168,39 +168,7 @@ class Watcher:
 
     def write(self, record: Record) -> bool:
         """Store a record with its messages; False where it holds nothing new."""
-        tells = [tell for tell in record.tells if not self.ledger.is_posted(tell.id)]
-        changes = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "tells"}
-        if not tells and not any(changes.values()):
-            return False
-        now = time.time()
-        messages = [self._post(tell, now) for tell in tells]
-        self.ledger.write(**changes, messages=messages)
-        for tell in tells:
-            log.info("%s: %s", tell.event, tell.text)
-        return True
-
-    def _post(self, tell: Tell, now: float, but: str = "") -> tuple[Message, list[str]]:
-        document = bulletin.compose(
-            tell, self.about, now, words=self._words(tell), found=self._report(tell)
-        )
-        message = Message(tell.id, tell.event, tell.regression, now, json.dumps(document))
-        return message, channels_for(tell, self.session.settings.notify, but=but)
-
-    def _words(self, tell: Tell) -> Any:
-        try:
-            return self.repository.describe(tell.commit) if tell.commit else None
-        except BisectorError:
-            return None
-
-    def _report(self, tell: Tell) -> Any:
-        stored = self.session.store.hunt(tell.hunt) if tell.hunt else None
-        if not stored or not stored[1]:
-            return None
-        return report_of(self.session, self.repository, stored[0], stored[1])
-
-    def _announce_dead(self, channel: str, message: str, reason: str) -> None:
-        tell = bulletin.dead_channel(channel, message, reason)
-        self.ledger.write(messages=[self._post(tell, time.time(), but=channel)])
+        return self._poster.write(record)
 
     def _start_runs(self, bench: Bench) -> bool:
         assert self.agenda
@@ -302,25 +270,11 @@ class Watcher:
 
     # Limits
 
-    def _holds(self) -> tuple[str, str]:
-        """Return why no run, and why no hunt, may start now; empty where they may."""
-        limits, store, since = self.session.settings.limits, self.session.store, time.time() - DAY
-        hold = hunts = ""
-        if self.ledger.get("paused"):
-            hold = "paused by a person"
-        elif limits.gpu_minutes_per_day:
-            spent = store.seconds_trained_since(since) / 60
-            if spent >= limits.gpu_minutes_per_day:
-                hold = f"the limit of {limits.gpu_minutes_per_day} GPU minutes a day is reached"
-        if limits.hunts_per_day and store.hunts_since(since) >= limits.hunts_per_day:
-            hunts = f"the limit of {limits.hunts_per_day} hunts a day is reached"
-        return hold, hunts
-
     def _hold_changed(self) -> None:
         """Plan again where a limit or a pause began or ended meanwhile."""
         now, (seen, before) = time.monotonic(), self._seen_holds
         if now - seen >= 1.0:
-            holds = self._holds()
+            holds = find_holds(self.session, self.ledger)
             self._seen_holds = now, holds
             self._is_stale |= holds != before
 

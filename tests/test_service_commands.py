@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import sqlite3
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -243,3 +244,20 @@ def test_a_channel_that_refuses_is_announced_on_the_others(
     assert channels["team"]["state"] == "dead"
     assert channels["team"]["reason"] == "answered 410"
     assert channels["other"]["state"] == "well"
+
+
+def test_a_clock_that_was_set_back_disturbs_nothing(service: Service, listener: Listener) -> None:
+    ask(service, "watch", "--once")
+    db = sqlite3.connect(service.state / "bisector.db")
+    with db:
+        db.execute("UPDATE runs SET started = started + 100000")
+    db.close()
+    culprit = service.remote.commit("scale the loss", add="a")
+    service.remote.push()
+    ask(service, "watch", "--once")
+    assert listener.events == ["regression", "culprit"]
+    assert listener.accepted[1]["hunt"]["culprit"]["sha"] == culprit
+    db = sqlite3.connect(service.state / "bisector.db")
+    (count,) = db.execute("SELECT count(*) FROM runs WHERE role = 'control'").fetchone()
+    db.close()
+    assert count <= 4, "an anchor for each config, and the controls of one alarm"
