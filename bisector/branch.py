@@ -267,6 +267,10 @@ class Branch:
             for sha, *reverts in [json.loads(key)]
         }
 
+    def forget_reverted(self) -> None:
+        """Have the reverts made again: the mirror is another one."""
+        self._ledger.drop("reverted ")
+
     def keep_reverted(self, sha: str, reverts: Sequence[str], made: str) -> None:
         """Remember a commit that was made by reverting; empty: it is not clean."""
         self._ledger.set(f"reverted {json.dumps([sha, *reverts])}", made)

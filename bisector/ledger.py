@@ -56,6 +56,11 @@ class Ledger:
         )
         return {row["key"][len(prefix) :]: row["value"] for row in rows}
 
+    def drop(self, prefix: str) -> None:
+        """Forget the values whose keys begin so."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM watch WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+
     # What is known of the branch
 
     def epochs(self) -> list[Epoch]:

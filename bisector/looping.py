@@ -5,14 +5,16 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from bisector import service_manager
 from bisector.bench import Bench
-from bisector.errors import InfraError
+from bisector.errors import BisectorError, InfraError
 from bisector.watching import LONGEST_BACKOFF, Watcher
 
+SILENT_FAILURE = 3_600.0  # seconds of failing ticks after which people are told
 IDLE = 0.5  # seconds between ticks while nothing runs
 BUSY = 0.02
 
@@ -60,7 +62,7 @@ class Loop:
     def __init__(self, watcher: Watcher, is_stopped: Callable[[], bool]) -> None:
         self._watcher, self._is_stopped = watcher, is_stopped
         self._schedule = Schedule(watcher.session.settings.watch.interval)
-        self._failures = 0
+        self._failures, self._failing_since = 0, 0.0
         self._fed = 0.0
 
     def request_reload(self) -> None:
@@ -118,7 +120,13 @@ class Loop:
         }[name]()
 
     def _failed(self, bench: Bench, words: str) -> bool:
+        if not self._failures:
+            self._failing_since = time.time()
         self._failures += 1
+        if time.time() - self._failing_since > SILENT_FAILURE:
+            with suppress(BisectorError):  # perhaps the database is what fails
+                self._watcher.tell_of_failure(self._failing_since, words)
+                self._watcher.outbox.tick()
         wait = min(2.0**self._failures, LONGEST_BACKOFF)
         log.warning("%s Again in %.0f s.", words, wait)
         self._watcher.wake()

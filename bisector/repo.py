@@ -82,11 +82,11 @@ class Repository:
         finally:
             repo.close()
 
-    def fetch(self) -> None:
-        """Bring the mirror up to date, cloning it first if it is missing or broken."""
+    def fetch(self) -> bool:
+        """Bring the mirror up to date, cloning it first if it is missing or broken; say whether it was."""
         if not self.path.exists():
             self._clone()
-            return
+            return True
         try:
             with self._open() as repo:
                 repo.git.fetch("--prune", "--quiet", "origin", *MIRRORED)
@@ -95,6 +95,8 @@ class Repository:
                 raise _unreachable(self.location, error) from None
             shutil.rmtree(self.path)
             self._clone()
+            return True
+        return False
 
     def _clone(self) -> None:
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")

@@ -47,6 +47,7 @@ class Polled:
 
     head: str
     environments: dict[str, Environment]
+    is_cloned: bool  # anew: what was made in the mirror is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +223,13 @@ class Watcher:
             self._poll = begin(self._look, "poll")
 
     def _look(self) -> Polled:
-        self.repository.fetch()
+        is_cloned = self.repository.fetch()
         head = self.repository.resolve(f"refs/heads/{self.about.branch}")
         looking = Session(self.session.options)
         looking.settings = self.session.settings
         looking.suite = self.session.suite
         found = {config.name: looking.environment_of(config) for config in self.configs}
-        return Polled(head, found)
+        return Polled(head, found, is_cloned)
 
     def _finish_poll(self) -> bool:
         if self._poll is None or not self._poll.done():
@@ -242,6 +243,8 @@ class Watcher:
         self._failed_polls, self._poll_due = 0, 0.0
         self.ledger.set("fetched", str(time.time()))
         self.ledger.set("fetch error", "")
+        if polled.is_cloned:
+            self.branch.forget_reverted()
         if polled.head != self.branch.head or polled.environments != self.environments:
             for record in self.branch.move_to(polled.head):
                 self.write(record)
@@ -337,6 +340,12 @@ class Watcher:
             f"at {head}; {running} running, {self.pulse.wanted} wanted, "
             f"{self.pulse.regressions} open{held}"
         )
+
+    def tell_of_failure(self, since: float, words: str) -> None:
+        """Tell people that nothing has worked since a moment; the log has said so all the time."""
+        hours = (time.time() - since) / 3600
+        text = f"nothing has worked for {hours:.0f} hours"
+        self.write(Record(tells=(bulletin.stalled(f"ticks:{since:.0f}", text, (("why", words),)),)))
 
     def wake(self) -> None:
         """Plan again: time has passed."""

@@ -1,6 +1,7 @@
 """The commands around the service, and what people get wrong."""
 
 import json
+import shutil
 import signal
 import socket
 import sqlite3
@@ -261,3 +262,45 @@ def test_a_clock_that_was_set_back_disturbs_nothing(service: Service, listener: 
     (count,) = db.execute("SELECT count(*) FROM runs WHERE role = 'control'").fetchone()
     db.close()
     assert count <= 4, "an anchor for each config, and the controls of one alarm"
+
+
+def set_value(service: Service, key: str, value: float) -> None:
+    db = sqlite3.connect(service.state / "bisector.db")
+    with db:
+        db.execute("INSERT OR REPLACE INTO watch VALUES (?, ?)", (key, str(value)))
+    db.close()
+
+
+def test_silence_of_six_hours_and_a_sign_of_life_are_told(
+    service: Service, listener: Listener
+) -> None:
+    ask(service, "watch", "--once")
+    set_value(service, "heartbeat", time.time() - 8 * 86_400)
+    ask(service, "watch", "--once")
+    assert listener.events == ["heartbeat"]
+    service.remote.path.rename(service.folder / "away")
+    set_value(service, "fetched", time.time() - 7 * 3_600)
+    done = bisector(service.folder, "watch", "--once", "--settings", "bisector.toml")
+    assert done.returncode == 4
+    (service.folder / "away").rename(service.remote.path)
+    ask(service, "watch", "--once")
+    assert listener.events == ["heartbeat", "stalled"]
+    assert "7 hours" in listener.accepted[1]["text"]
+
+
+def test_a_mirror_that_is_lost_is_cloned_again_and_reverts_are_made_again(
+    service: Service, listener: Listener
+) -> None:
+    ask(service, "watch", "--once")
+    for flag in ("a", "b"):
+        service.remote.commit(f"add {flag}", add=flag)
+        service.remote.push()
+        ask(service, "watch", "--once")
+    (mirror,) = (service.state / "mirror.git").iterdir()
+    shutil.rmtree(mirror)
+    service.remote.commit("remove a", remove="a")
+    service.remote.push()
+    ask(service, "watch", "--once")
+    shutil.rmtree(mirror)
+    ask(service, "watch", "--once")
+    assert listener.events == ["regression", "culprit", "regression", "culprit", "fixed"]
