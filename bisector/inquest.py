@@ -36,6 +36,8 @@ from bisector.standing import (
 )
 from bisector.watched import Inquiry, RegressionState
 
+MOST_SHIFTS = 3  # in SHIFTS_WITHIN seconds; more, and the config is not deterministic here
+SHIFTS_WITHIN = 86_400.0
 RETRY_CONTROL = 3_600.0  # seconds until a control that did not train is tried again
 
 
@@ -43,7 +45,12 @@ def look_into(
     snapshot: Snapshot, tracks: list[Track], walks: Mapping[str, Walk]
 ) -> list[Act | Work]:
     """Return the next step with what one class's members show; empty where all is quiet."""
-    shifts = [shift for track in tracks if (shift := _find_shift(track, walks[track.config.name]))]
+    shifts = [
+        shift
+        for track in tracks
+        if not _is_restless(track, snapshot.now)
+        and (shift := _find_shift(track, walks[track.config.name]))
+    ]
     if shifts:
         return list(shifts)
     name = tracks[0].config.class_name
@@ -101,6 +108,12 @@ def _lead(alarmed: list[Track], walks: Mapping[str, Walk]) -> Track:
     return min(alarmed, key=rank)
 
 
+def _is_restless(track: Track, now: float) -> bool:
+    """Whether a config has moved without a cause so often of late that its runs just differ."""
+    of_late = [e for e in track.epochs if e.since > now - SHIFTS_WITHIN]
+    return len(of_late) >= MOST_SHIFTS
+
+
 def _find_shift(track: Track, found: Walk) -> Shift | None:
     """Return the shift that a control of the newest commit in line shows, if it shows one."""
     anchor = track.anchor(found.turn)
@@ -123,6 +136,8 @@ def _approach(
     others = _untested(tracks, walks, alarm.bad)
     if others:
         return others
+    if _was_in_vain(snapshot, track, alarm.bad):
+        return [Broken(config, alarm.bad, "its runs differ from one to the next")]
     moved, unmoved = _members(tracks, snapshot.tracks, walks, alarm.bad)
     opened = Open(config, alarm.good, alarm.bad, alarm.left, moved, unmoved)
     if alarm.good == alarm.bad:
@@ -144,6 +159,15 @@ def _approach(
         )
         return [replace(opened, reason=reason)]
     return [replace(opened, is_end=not isinstance(kin, New), hunts=anchor.result.crash is None)]
+
+
+def _was_in_vain(snapshot: Snapshot, track: Track, bad: str) -> bool:
+    """Whether a commit was looked into before, to no end: looking again would cost the same for ever."""
+    vain = (RegressionState.UNREPRODUCED, RegressionState.INCONCLUSIVE)
+    return any(
+        (found.class_name, found.bad) == (track.config.class_name, bad) and found.state in vain
+        for found in snapshot.regressions.values()
+    )
 
 
 def _untested(tracks: list[Track], walks: Mapping[str, Walk], bad: str) -> list[Act | Work]:
@@ -192,6 +216,8 @@ def _control(
             return [Make(config, good, Role.CONTROL)]
         case _ if fresh[-1].started + RETRY_CONTROL < snapshot.now:
             return [Make(config, good, Role.CONTROL)]
+        case Left(crash=None):
+            return [Broken(config, good, "its runs differ from one to the next")]
         case _:
             return [Broken(config, good, skip_reason([fresh[-1].result]))]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from bisector.compare import deviations, has_data_changed, headline
+from bisector.compare import deviations, has_data_changed, headline, largest_differences
 from bisector.judge import skip_reason
 from bisector.model import Config, Crash, Deviation, Run, RunResult, Status
 from bisector.watched import Epoch, RegressionState, Turn, Word
@@ -119,10 +119,14 @@ class Track:
         deviation of each other metric."""
         key = run.id, anchor.id
         if key not in self.memo:
-            found = deviations(
-                run.result.trajectory, anchor.result.trajectory, self.config.tolerances
-            )
-            changed = has_data_changed(run.result.trajectory, anchor.result.trajectory)
+            observed, reference = run.result.trajectory, anchor.result.trajectory
+            largest = largest_differences(observed, reference)
+            found = [  # a NaN where the anchor has one too is in line with it
+                d
+                for d in deviations(observed, reference, self.config.tolerances)
+                if d.metric is None or largest[d.metric] > 0
+            ]
+            changed = has_data_changed(observed, reference)
             firsts = {d.metric: d for d in reversed(found)}
             first = headline(found, self.config.tolerances.step)
             others = [d for metric, d in firsts.items() if first and metric != first.metric]

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulating import World, make_config
 
-from bisector.model import Event
+from bisector.model import Config, Event, RunResult
 
 MEMBERS = (
     make_config("toy"),
@@ -202,6 +202,45 @@ def test_a_crash_is_hunted_and_its_end_is_named() -> None:
     world.settle()
     assert world.events[-1] == Event.FIXED
     assert world.states() == {"c2": "fixed"}
+
+
+def test_a_trajectory_that_turns_to_nan_is_one_regression_until_it_is_mended() -> None:
+    world = World()
+    world.push("a", "+nan", "b")
+    world.settle()
+    world.push("c", "-nan", "d")
+    world.settle()
+    assert world.events == [Event.REGRESSION, Event.CULPRIT, Event.FIXED]
+    assert world.states() == {"c2": "fixed"}
+
+
+def test_a_config_whose_runs_all_differ_accuses_nobody_and_comes_to_rest() -> None:
+    class Restless(World):
+        def train(self, config: Config, sha: str) -> RunResult:
+            self.drift += 0.5
+            return super().train(config, sha)
+
+    world = Restless()
+    world.push(*"abc")
+    world.settle()
+    assert set(world.events) <= {
+        Event.ENVIRONMENT,
+        Event.BROKEN,
+        Event.REGRESSION,
+        Event.INCONCLUSIVE,
+    }
+    assert world.count_runs() < 100
+    assert not any(found.culprit for found in world.regressions.values())
+
+
+def test_a_commit_that_hangs_is_skipped_and_told() -> None:
+    world = World()
+    world.push("a", "+hang")
+    world.settle()
+    world.push("-hang", "b")
+    world.settle()
+    assert world.verdicts() == ["good", "good", "skipped", "good", "good"]
+    assert world.events == [Event.BROKEN]
 
 
 def test_a_commit_that_cannot_be_set_up_is_skipped_and_told_once() -> None:
