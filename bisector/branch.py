@@ -110,10 +110,10 @@ class Branch:
 
     def _start(self, config: Config, environment: Environment) -> None:
         found = find_reference(self._session, config, environment)
-        sha = self.head
+        sha = self._before_what_is_open(config)
         if found:
             line = self._repository.line(found[1], self.head) if found[1] else []
-            sha = line[0] if line else self.head
+            sha = line[0] if line else sha
             if line and sha not in self._line:
                 self._line = line
                 self._ledger.set("start", sha)
@@ -121,6 +121,21 @@ class Branch:
         if found:
             anchor = Anchor(config.name, sha, environment.id, 0.0, sha, path=str(found[0]))
             self._ledger.write(anchors=[anchor])
+
+    def _before_what_is_open(self, config: Config) -> str:
+        """Return where a config that is new here starts: at the head, but before its class's open regressions.
+
+        Begun in the middle of one, its mend would look like a change.
+        """
+        order = {sha: position for position, sha in enumerate(self._line)}
+        goods = [
+            order[found.good]
+            for found in self._ledger.regressions()
+            if found.class_name == config.class_name
+            and not found.state.is_over
+            and found.good in order
+        ]
+        return self._line[min(goods)] if goods else self.head
 
     # The snapshot
 

@@ -319,7 +319,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.integers(1, 6), st.booleans())
 def test_whatever_is_pushed_only_commits_that_moved_are_accused_and_every_verdict_is_right(
     pushes: list[list[str]], max_backlog: int, clean: bool

@@ -110,7 +110,7 @@ slow = pytest.mark.slow
     [
         pytest.param("sft_default", CHANGED_HELPER, "step", None, id="helper"),
         pytest.param("dpo_default", DPO_DEFAULT, "step", None, id="dpo-default"),
-        pytest.param("sft_text", BROKEN_IMPORT, "crash", None, id="import"),
+        pytest.param("sft_text", BROKEN_IMPORT, "crash", None, id="import", marks=slow),
         pytest.param("sft_default", SCALED_LOSS, "step", 1, id="scaled", marks=slow),
         pytest.param("sft_default", SHIFTED_LABELS, "step", 1, id="labels", marks=slow),
         pytest.param("sft_pc", UNMASKED_PROMPT, "step", 1, id="prompt", marks=slow),
