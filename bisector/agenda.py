@@ -91,7 +91,8 @@ def _runs_needed(snapshot: Snapshot, walks: Mapping[str, Walk]) -> list[Act | Wo
     fill: list[Make] = []
     for track in snapshot.tracks:
         found = walks[track.config.name]
-        order = {sha: position for position, sha in enumerate(track.commits)}
+        length = len(track.commits)  # windows begin apart and end together
+        order = {sha: position - length for position, sha in enumerate(track.commits)}
         for need in found.needs:
             make = Make(track.config.name, need.sha, Role.TEST)
             match need.purpose:

@@ -20,7 +20,7 @@ from bisector.acts import (
     Work,
 )
 from bisector.judge import skip_reason
-from bisector.kinship import Kin, New, Wanted, WantedRevert, find_kin
+from bisector.kinship import Back, Kin, Mends, New, Wanted, WantedRevert, find_kin
 from bisector.model import Change, Role, Run, Status
 from bisector.standing import (
     Again,
@@ -103,7 +103,8 @@ def _lead(alarmed: list[Track], walks: Mapping[str, Walk]) -> Track:
     def rank(track: Track) -> tuple[int, bool]:
         alarm = walks[track.config.name].alarm
         assert alarm
-        return track.commits.index(alarm.bad), not track.config.is_canonical
+        behind_head = len(track.commits) - track.commits.index(alarm.bad)
+        return -behind_head, not track.config.is_canonical
 
     return min(alarmed, key=rank)
 
@@ -274,6 +275,18 @@ def _pursue(
     if isinstance(kin, Wanted | WantedRevert):
         return _fetch(track, kin)
     also = [t for t in others if _moved_at(t, walks[t.config.name], sha, found)]
+    if isinstance(kin, Back | Mends):  # each member must itself be back
+        own = {
+            t.config.name: find_kin(
+                t, walks[t.config.name].turn, _newest(t, sha), snapshot.culprits, snapshot.reverted
+            )
+            for t in also
+        }
+        for t in also:
+            wish = own[t.config.name]
+            if isinstance(wish, Wanted | WantedRevert):
+                return _fetch(t, wish)
+        also = [t for t in also if isinstance(own[t.config.name], Back | Mends)]
     runs = {t.config.name: _newest(t, sha) for t in (track, *also)}
     _, unmoved = _members(tracks, snapshot.tracks, walks, inquiry.bad)
     unmoved = tuple(name for name in unmoved if name not in runs)

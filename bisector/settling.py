@@ -185,7 +185,7 @@ def _new(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -> R
         record,
         ended=(decision.inquiry.id,),
         regressions=(found, *(regression for regression, _ in over)),
-        tells=(told,),
+        tells=(told, *(end for _, end in over)),
     )
 
 

@@ -356,9 +356,14 @@ class Watcher:
         try:
             fresh = Session(self._options)
             channels = open_channels(fresh.settings.notify)
-            if fresh.settings.watch != self.session.settings.watch:
+            old, new = self.session.settings, fresh.settings
+            if (new.watch, new.state.dir, new.train.python, new.train.devices) != (
+                *(old.watch, old.state.dir, old.train.python, old.train.devices),
+            ):
                 raise BisectorError(
-                    "[watch] changed, which a reload does not take.", "Restart the service."
+                    "[watch], state.dir, train.python or train.devices changed, "
+                    "which a reload does not take.",
+                    "Restart the service.",
                 )
         except BisectorError as error:
             log.error("settings kept as they were: %s %s", error.problem, error.remedy)

@@ -283,6 +283,17 @@ def test_members_that_move_at_different_commits_are_two_regressions() -> None:
     assert world.states() == {"c1": "culprit", "c3": "culprit"}
 
 
+def test_a_mend_of_one_member_is_no_mend_of_the_other() -> None:
+    world = World(configs=MEMBERS)
+    world.push("+x")
+    world.settle()
+    world.push("-x", "a")
+    world.flags[2:] = [frozenset({"y@toy_acc"})] * 2
+    world.settle()
+    assert Event.FIXED not in world.events
+    assert world.verdicts("toy_acc")[-1] == "bad"
+
+
 def test_an_accepted_change_is_good_from_its_culprit_on() -> None:
     world = World()
     world.push("+x", "a")
