@@ -7,14 +7,12 @@ from pathlib import Path
 from bisector import bulletin
 from bisector.bulletin import About
 from bisector.config import load_suite
-from bisector.delivering import channels_for
 from bisector.errors import BisectorError
-from bisector.ledger import Ledger
-from bisector.probing import reference_environment
-from bisector.references import Reference, save_reference
+from bisector.posting import address
+from bisector.probing import write_reference
 from bisector.ruling import accept
 from bisector.session import Session
-from bisector.watched import Message, Regression
+from bisector.watched import Regression
 
 
 def accept_regression(
@@ -23,7 +21,7 @@ def accept_regression(
     """Return the regression whose id begins so, accepted, and the reference files that were written."""
     if not reason.strip():
         raise BisectorError("The reason is empty.", "Say with --reason why the change is intended.")
-    ledger = Ledger(session.store.db, session.store.transaction)
+    ledger = session.ledger
     found = ledger.regression(prefix)
     if found is None:
         raise BisectorError(
@@ -40,16 +38,14 @@ def accept_regression(
     now = time.time()
     (tell,) = record.tells
     document = bulletin.compose(tell, About(repository, branch, suite), now)
-    message = Message(tell.id, tell.event, tell.regression, now, json.dumps(document))
-    channels = channels_for(tell, session.settings.notify)
-    ledger.write(regressions=record.regressions, messages=[(message, channels)])
+    message = address(tell, document, now, session.settings.notify)
+    ledger.write(regressions=record.regressions, messages=[message])
     return record.regressions[0], written
 
 
 def _write_references(session: Session, found: Regression, folder: Path) -> list[Path]:
     """Write the reference of the class again, from a stored run of its canonical member at the culprit."""
-    about = Ledger(session.store.db, session.store.transaction).get("about")
-    config = load_suite(json.loads(about)[2]).canonical(found.class_name)
+    config = load_suite(json.loads(session.ledger.get("about"))[2]).canonical(found.class_name)
     sha = found.culprit or found.bad
     run = session.store.completed_run(sha, config.digest, found.environment)
     if run is None:
@@ -58,12 +54,4 @@ def _write_references(session: Session, found: Regression, folder: Path) -> list
             f"Record it with `bisector record {sha[:10]} {found.class_name} -o DIR`.",
         )
     environment = session.store.environments([run.environment])[run.environment]
-    described = {
-        "name": config.name,
-        "method": config.method or config.script,
-        "args": dict(config.args),
-    }
-    path = folder / f"{found.class_name}.json"
-    reference = Reference(described, reference_environment(environment, sha), run.result.trajectory)
-    save_reference(path, reference)
-    return [path]
+    return [write_reference(folder, config, environment, run)]

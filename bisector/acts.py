@@ -96,8 +96,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """End an inquiry: from `sha` on, each config of `runs` is judged by its run there (or by an earlier
-    turn's anchor, where `kin` says so)."""
+    """End an inquiry: from `sha` on, each config of `runs` is judged by its run there."""
 
     inquiry: Inquiry
     turn: str  # the turn before it

@@ -49,7 +49,7 @@ class Branch:
         self._by_digest: dict[str, list[str]] = {}
         for config in configs:
             self._by_digest.setdefault(config.digest, []).append(config.name)
-        self._line: list[str] = []
+        self._take([])
         self._runs: dict[str, dict[str, tuple[Run, ...]]] = {name: {} for name in self.configs}
         self._kept: set[str] = set()
         self._number = 0
@@ -59,6 +59,10 @@ class Branch:
         self.head = ""
 
     # The history
+
+    def _take(self, line: list[str]) -> None:
+        self._line = line
+        self._order = {sha: position for position, sha in enumerate(line)}
 
     def move_to(self, head: str) -> list[Record]:
         """Take a head; return what a branch that was pushed anew did to open regressions."""
@@ -70,7 +74,8 @@ class Branch:
         records = []
         if before and before not in line:
             records = self._lost(line)
-        self._line, self.head = line, head
+        self._take(line)
+        self.head = head
         if self._ledger.get("start") != start:
             self._ledger.set("start", start)
             self._ledger.set("floor", head)
@@ -81,8 +86,8 @@ class Branch:
     def recall(self) -> bool:
         """Take the head that is stored; False where nothing was watched yet."""
         start, self.head = self._ledger.get("start"), self._ledger.get("head")
-        self._line = self._repository.line(start, self.head) if start and self.head else []
-        on_line = {turn.config for turn in self._ledger.turns() if turn.sha in self._line}
+        self._take(self._repository.line(start, self.head) if start and self.head else [])
+        on_line = {turn.config for turn in self._ledger.turns() if turn.sha in self._order}
         return on_line >= self.configs.keys() and bool(self._line)
 
     def _lost(self, line: Sequence[str]) -> list[Record]:
@@ -95,8 +100,7 @@ class Branch:
 
     def begin(self, environments: Mapping[str, Environment]) -> None:
         """Give every config a start and an epoch, and the reference of its class where it has one here."""
-        on_line = set(self._line)
-        started = {turn.config for turn in self._ledger.turns() if turn.sha in on_line}
+        started = {turn.config for turn in self._ledger.turns() if turn.sha in self._order}
         now = {epoch.config: epoch for epoch in self._ledger.epochs()}
         since = {(e.config, e.environment): e.since for e in self._ledger.epochs()}
         for name, config in self.configs.items():
@@ -114,26 +118,25 @@ class Branch:
         if found:
             line = self._repository.line(found[1], self.head) if found[1] else []
             sha = line[0] if line else sha
-            if line and sha not in self._line:
-                self._line = line
+            if line and sha not in self._order:
+                self._take(line)
                 self._ledger.set("start", sha)
-        self._ledger.write(restarts=[Turn(config.name, sha)])
+        anchors = []
         if found:
-            anchor = Anchor(config.name, sha, environment.id, 0.0, sha, path=str(found[0]))
-            self._ledger.write(anchors=[anchor])
+            anchors.append(Anchor(config.name, sha, environment.id, 0.0, sha, path=str(found[0])))
+        self._ledger.write(restarts=[Turn(config.name, sha)], anchors=anchors)
 
     def _before_what_is_open(self, config: Config) -> str:
         """Return where a config that is new here starts: at the head, but before its class's open regressions.
 
         Begun in the middle of one, its mend would look like a change.
         """
-        order = {sha: position for position, sha in enumerate(self._line)}
         goods = [
-            order[found.good]
+            self._order[found.good]
             for found in self._ledger.regressions()
             if found.class_name == config.class_name
             and not found.state.is_over
-            and found.good in order
+            and found.good in self._order
         ]
         return self._line[min(goods)] if goods else self.head
 
@@ -185,7 +188,7 @@ class Branch:
         *,
         states: Mapping[str, RegressionState],
     ) -> Track:
-        order = {sha: position for position, sha in enumerate(self._line)}
+        order = self._order
         on_line = sorted((t for t in turns if t.sha in order), key=lambda t: order[t.sha])
         first = max(order[on_line[0].sha], len(self._line) - WINDOW)
         settled = {}

@@ -17,8 +17,8 @@ from bisector.background import begin
 from bisector.config import ChannelSettings
 from bisector.ledger import DEAD, DELIVERED, Ledger
 from bisector.message import slack_body
+from bisector.model import Event
 from bisector.notify import Answer, Channel, Receipt, deliver, open_channel
-from bisector.telling import Tell
 from bisector.watched import Delivery
 
 FIRST_WAIT = 5.0  # seconds until the second attempt; it doubles up to LONGEST_WAIT
@@ -97,9 +97,8 @@ class Outbox:
             return
         self._ledger.mark(replace(tried, state=DEAD))
         log.error("channel %s is dead: %s", delivery.channel, receipt.reason)
-        if (
-            delivery.message.event != "channel"
-        ):  # two dead channels must not tell of each other for ever
+        # Two dead channels must not tell of each other for ever.
+        if delivery.message.event != Event.CHANNEL:
             self._announce(delivery.channel, delivery.message.id, receipt.reason)
 
     def close(self) -> None:
@@ -116,12 +115,3 @@ def _receipt(future: "Future[Receipt]") -> Receipt:
         log.error("a delivery failed", exc_info=error)
         return Receipt(Answer.AGAIN, f"failed: {type(error).__name__}", None)
     return future.result()
-
-
-def channels_for(tell: Tell, settings: Sequence[ChannelSettings], *, but: str = "") -> list[str]:
-    """Return the channels that want to hear of it."""
-    return [
-        each.name
-        for each in settings
-        if each.name != but and (not each.events or tell.event in each.events)
-    ]

@@ -12,7 +12,6 @@ from rich.text import Text
 from bisector.delivering import open_channels
 from bisector.environment import COMPARED_PACKAGES
 from bisector.errors import BisectorError
-from bisector.ledger import Ledger
 from bisector.report import describe_environment, printable
 from bisector.session import Session
 
@@ -132,9 +131,8 @@ def _check_channels(session: Session) -> Check:
     channels = open_channels(session.settings.notify)
     if not channels:
         return Check("channels", True, "none; `bisector watch` would tell nobody")
-    ledger = Ledger(session.store.db, session.store.transaction)
     for name in channels:
-        last = ledger.last_of(name)
+        last = session.ledger.last_of(name)
         if last and last.state != "delivered":
             remedy = "Mend the channel; `bisector notify-test` tries it."
             return Check("channels", False, f"{name}: {printable(last.reason)}.", remedy)

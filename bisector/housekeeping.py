@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-EXPENDABLE = (
-    "logs",
-    "pages",
-    "envs",
-)  # in the order in which they are given up; runs need the rest
+# In the order in which they are given up; runs need the rest.
+EXPENDABLE = ("logs", "pages", "envs")
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from bisector.model import Config
 from bisector.series import dump
 from bisector.watched import Anchor, Delivery, Epoch, Inquiry, Message, Regression, Turn
 
-WAITING, DELIVERED, DEAD = "waiting", "delivered", "dead"
+DELIVERED, DEAD = "delivered", "dead"  # beside "waiting"
 LONGEST_DUE = 2 * 86_400.0  # seconds; no delivery is put off as long
 KEPT_FOR = 30 * 86_400.0  # seconds that a delivered message stays
 

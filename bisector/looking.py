@@ -14,7 +14,6 @@ from bisector import documents, report
 from bisector.daemon import interrupted
 from bisector.errors import BisectorError
 from bisector.hunting import report_of
-from bisector.ledger import Ledger
 from bisector.model import Conclusion, Environment, Hunt, Run
 from bisector.repo import Repository
 from bisector.report import Report
@@ -44,7 +43,7 @@ def find(session: Session, prefix: str) -> Shown:
         repository = Repository(hunt[0].repository, session.state)
         return report_of(session, repository, hunt[0], hunt[1] or interrupted())
     run = session.store.run(prefix)
-    regression = Ledger(session.store.db, session.store.transaction).regression(prefix)
+    regression = session.ledger.regression(prefix)
     if regression and not run:
         return Followed(regression, _report(session, regression.hunt))
     if run is None or regression:

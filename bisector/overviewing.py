@@ -24,6 +24,7 @@ from bisector.repo import Repository
 from bisector.session import Session
 from bisector.slots import Lock
 from bisector.standing import Standing, Walk
+from bisector.watched import RegressionState
 
 WEEK = 7 * 86_400.0
 SHOWN_COMMITS = 10
@@ -40,12 +41,11 @@ def overview(session: Session) -> dict[str, Any]:
 
 def _watch(session: Session) -> dict[str, Any] | None:
     store = session.store
-    plain = Ledger(store.db, store.transaction)
-    if not plain.get("about"):
+    if not session.ledger.get("about"):
         return None
-    location, branch_name, suite_name = json.loads(plain.get("about"))
+    location, branch_name, suite_name = json.loads(session.ledger.get("about"))
     suite = load_suite(suite_name)
-    names = [name for name in json.loads(plain.get("configs")) if name in suite.configs]
+    names = [name for name in json.loads(session.ledger.get("configs")) if name in suite.configs]
     configs = [suite.configs[name] for name in names]
     ledger = Ledger(store.db, store.transaction, configs)
     repository = Repository(location, session.state)
@@ -83,7 +83,11 @@ def _watch(session: Session) -> dict[str, Any] | None:
         ],
         "regressions": [regression_json(r) for r in ledger.regressions()[-50:]],
         "channels": _channels(session, ledger),
-        "disk": {"used": size_of(session.state), "limit": _limit(session), "free": usage.free},
+        "disk": {
+            "used": size_of(session.state),
+            "limit": session.settings.state.max_size,
+            "free": usage.free,
+        },
         "gpu_minutes_7_days": round(store.seconds_trained_since(time.time() - WEEK) / 60, 1),
     }
 
@@ -188,10 +192,6 @@ def _channels(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
 _STATES = ("waiting", "delivered", "dead")
 
 
-def _limit(session: Session) -> int:
-    return session.settings.state.max_size
-
-
 # As text
 
 
@@ -203,7 +203,7 @@ def show(found: Mapping[str, Any], console: Console) -> None:
         if watch["commits"]:
             console.print(_commit_table(watch))
         for regression in watch["regressions"]:
-            if regression["state"] in ("open", "culprit", "inconclusive", "changed"):
+            if not RegressionState(regression["state"]).is_over:
                 console.print(report.as_table(looking.regression_lines(regression)))
         console.print()
     looking.show_status(found, console)

@@ -3,11 +3,13 @@
 import json
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from bisector import bulletin
 from bisector.bulletin import About
-from bisector.delivering import channels_for
+from bisector.config import ChannelSettings
 from bisector.errors import BisectorError
 from bisector.hunting import report_of
 from bisector.ledger import Ledger
@@ -51,8 +53,7 @@ class Poster:
         document = bulletin.compose(
             tell, self._about, now, words=self._words(tell), found=self._report(tell)
         )
-        message = Message(tell.id, tell.event, tell.regression, now, json.dumps(document))
-        return message, channels_for(tell, self._session.settings.notify, but=but)
+        return address(tell, document, now, self._session.settings.notify, but=but)
 
     def _words(self, tell: Tell) -> Commit | None:
         try:
@@ -65,3 +66,21 @@ class Poster:
         if not stored or not stored[1]:
             return None
         return report_of(self._session, self._repository, stored[0], stored[1])
+
+
+def address(
+    tell: Tell,
+    document: Mapping[str, Any],
+    now: float,
+    channels: Sequence[ChannelSettings],
+    *,
+    but: str = "",
+) -> tuple[Message, list[str]]:
+    """Return a message as the ledger takes it, with the names of the channels that want to hear of it."""
+    message = Message(tell.id, tell.event, tell.regression, now, json.dumps(document))
+    wanted = [
+        each.name
+        for each in channels
+        if each.name != but and (not each.events or tell.event in each.events)
+    ]
+    return message, wanted

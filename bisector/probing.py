@@ -191,13 +191,18 @@ def record(
                 f"{config.name} did not train at {sha[:10]}: {skip_reason([result])}.",
                 "Record a commit that trains here.",
             )
-        path = folder / f"{config.class_name}.json"
-        method = config.method or config.script
-        described = {"name": config.name, "method": method, "args": dict(config.args)}
-        environment = reference_environment(order.environment, sha)
-        save_reference(path, Reference(described, environment, result.trajectory))
-        written.append(path)
+        written.append(write_reference(folder, config, order.environment, runs[order]))
     return written
+
+
+def write_reference(folder: Path, config: Config, environment: Environment, run: Run) -> Path:
+    """Write the reference of a config's class from a run of it; return its path."""
+    path = folder / f"{config.class_name}.json"
+    method = config.method or config.script
+    described = {"name": config.name, "method": method, "args": dict(config.args)}
+    recorded = reference_environment(environment, run.sha)
+    save_reference(path, Reference(described, recorded, run.result.trajectory))
+    return path
 
 
 def reference_environment(environment: Environment, sha: str) -> dict[str, str]:

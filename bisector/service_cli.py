@@ -12,7 +12,6 @@ import typer
 from bisector import documents, overviewing, trying
 from bisector.accepting import accept_regression
 from bisector.hunting import Stop
-from bisector.ledger import Ledger
 from bisector.looping import Loop
 from bisector.serving import serve
 from bisector.session import Options, Session
@@ -124,7 +123,7 @@ def resume(state: State = "", settings: SettingsFile = "") -> None:
 
 
 def _set_paused(session: Session, value: str) -> None:
-    Ledger(session.store.db, session.store.transaction).set("paused", value)
+    session.ledger.set("paused", value)
 
 
 @app.command(name="notify-test")

@@ -14,6 +14,7 @@ from typing import Any
 from bisector import environment, interpreter, runner, tiny
 from bisector.config import Settings, Suite, load_settings, load_suite
 from bisector.errors import BisectorError
+from bisector.ledger import Ledger
 from bisector.model import Config, Environment, Hunt
 from bisector.processes import is_alive, kill_orphans, own_identity
 from bisector.repo import Repository, enclosing_repository
@@ -58,6 +59,11 @@ class Session:
         store = Store(self.state)
         _sweep(self.state)
         return store
+
+    @property
+    def ledger(self) -> Ledger:
+        """Return the service's tables, without the configs that it watches."""
+        return Ledger(self.store.db, self.store.transaction)
 
     @cached_property
     def repository(self) -> Repository:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bisector import bulletin
-from bisector.acts import Act, Make, Open, Revert
+from bisector.acts import Act, Make, NewEnvironment, Open, Revert
 from bisector.agenda import Agenda, make_agenda
 from bisector.background import begin
 from bisector.bench import Bench, Order
@@ -151,11 +151,13 @@ class Watcher:
             made = self.repository.revert(act.sha, act.reverts, folder)
             self.branch.keep_reverted(act.sha, act.reverts, made)
             return True
-        facts = Facts(hunt=self._begin_hunt(act) if isinstance(act, Open) and act.hunts else "")
-        epochs = [epoch for track in self.snapshot.tracks for epoch in track.epochs]
-        known = self.session.store.environments(list({epoch.environment for epoch in epochs}))
-        record = rule(act, self.snapshot, replace(facts, environments=known))
-        return self.write(record)
+        facts = Facts()
+        if isinstance(act, Open) and act.hunts:
+            facts = Facts(hunt=self._begin_hunt(act))
+        if isinstance(act, NewEnvironment):
+            ids = {epoch.environment for epoch in (*act.before, *act.after)}
+            facts = Facts(environments=self.session.store.environments(list(ids)))
+        return self.write(rule(act, self.snapshot, facts))
 
     def _begin_hunt(self, act: Open) -> str:
         session = self.session

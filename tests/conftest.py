@@ -1,7 +1,9 @@
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,3 +15,13 @@ def _device_slots_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Device slots are machine-wide files in TMPDIR; workers of one test run must not wait for each other."""
     os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
     tempfile.tempdir = None
+
+
+@pytest.fixture
+def listener() -> Iterator[Any]:
+    """A channel on loopback for the service; `service.Listener`."""
+    from service import Listener
+
+    found = Listener()
+    yield found
+    found.close()

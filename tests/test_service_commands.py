@@ -17,13 +17,6 @@ from synthetic import git
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.close()
-
-
-@pytest.fixture
 def service(tmp_path: Path, listener: Listener) -> Iterator[Service]:
     remote = Remote(tmp_path)
     remote.push()

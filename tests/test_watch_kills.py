@@ -5,20 +5,11 @@ import random
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from driving import processes_with
 from service import Listener, Remote, Service
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.close()
-
 
 PHASES = (
     [("harmless", {}), ("scale the loss", {"add": "a"}), ("harmless", {})],

@@ -1,7 +1,6 @@
 """The service once with the real trl on suite `tiny`: a regression is found, and its mend."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ HISTORY = (
     Edit("Explain a line", TRAINER, "\n# It changes nothing.\n"),
     Edit("Take the scale back", TRAINER, "", old=SCALED),
 )
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.close()
 
 
 def test_a_real_regression_is_found_and_its_mend(tmp_path: Path, listener: Listener) -> None:

@@ -1,18 +1,9 @@
 """The service as a process, on a real remote, with a real channel."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from service import Listener, Remote, Service, set_version
 from synthetic import git
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    found = Listener()
-    yield found
-    found.close()
 
 
 def test_a_story_from_the_first_commit_to_the_mend(tmp_path: Path, listener: Listener) -> None:
