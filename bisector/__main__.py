@@ -1,4 +1,5 @@
-"""The entry point: signals end with 130, and no failure of our own looks like a verdict of `probe`."""
+"""The entry point: signals end with 130 (`watch`: 0), and no failure of our own looks like a verdict of
+`probe`."""
 
 import signal
 import sys
@@ -27,7 +28,7 @@ def main() -> None:
 
         code, is_answer = cli.main(sys.argv[1:])
     except StopError:
-        code = INTERRUPTED
+        code = 0 if command == "watch" else INTERRUPTED  # a service is told to end, never interrupted
     except Exception:  # even a broken installation must not look like a verdict
         traceback.print_exc()
         code = OWN_FAULT

@@ -9,6 +9,7 @@ import threading
 import time
 import venv
 from collections.abc import Callable
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ with open(os.path.join(out, "metrics.jsonl"), "w") as file:
         file.write(json.dumps({"step": step, "loss": loss, "grad_norm": 2.0 + shift}) + "\\n")
         file.flush()
 """
+NEVER = "1970-01-01T00:00:00+00:00"
 SUITE = """
 [class.toy]
 script = "train.py"
@@ -147,6 +149,7 @@ class Service:
 
     def start(self, *args: str) -> "Service":
         self.log = (self.folder / "service.log").open("ab")
+        self.started = datetime.now(UTC)
         self.process = subprocess.Popen(
             [*BISECTOR, "watch", "--settings", "bisector.toml", *args],
             cwd=self.folder,
@@ -181,11 +184,12 @@ class Service:
         raise AssertionError(f"{json.dumps(seen, indent=1)}\n{self.read_log()[-6000:]}")
 
     def settle(self, head: str, timeout: float = 120) -> dict[str, Any]:
-        """Wait until everything up to a commit is looked into, and told."""
+        """Wait until this process has looked, and everything up to a commit is looked into, and told."""
 
         def is_quiet(seen: dict[str, Any]) -> bool:
             return (
                 seen["head"] == head
+                and datetime.fromisoformat(seen["fetched"] or NEVER) >= self.started
                 and not seen["queue"]
                 and not seen["running"]
                 and not seen["inquiries"]

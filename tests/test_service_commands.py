@@ -32,6 +32,13 @@ def ask(service: Service, *args: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("after", [0.15, 0.3, 0.5, 0.8, 1.3])
+def test_a_stop_at_any_moment_of_the_start_is_no_failure(service: Service, after: float) -> None:
+    service.start()
+    time.sleep(after)
+    assert service.stop() in (0, -signal.SIGTERM)  # Python itself may not have come up yet
+
+
 def change_settings(service: Service, old: str, new: str) -> None:
     path = service.folder / "bisector.toml"
     text = path.read_text()
