@@ -81,6 +81,7 @@ class Open:
 
     `is_end`: it looks like the end of a regression, so that nobody is told yet. Without `hunts`, `bad`
     itself is what turned; with a `reason`, no single commit is: that is said, and nothing is looked into.
+    While hunts are held back, `is_held`: people are told, and the hunt begins later.
     """
 
     config: str
@@ -92,6 +93,7 @@ class Open:
     is_end: bool = False
     hunts: bool = False
     reason: str = ""
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,18 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """A regression whose commit was pushed away is over: `head`, the newest commit, is in line.
+
+    `is_anew`: with a baseline that is younger than the regression, so that nothing is known to be mended.
+    """
+
+    regression: Regression
+    head: str
+    is_anew: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BrokenLaw:
     """Say once that a law that needs no reference is broken from `sha` on; it held at `before` (or empty)."""
 
@@ -157,11 +171,19 @@ class NewEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Say once that a config does not train at a commit, so that nothing can be said of it."""
+    """Say once that configs do not train from a commit on, so that nothing can be said of them."""
 
-    config: str
+    configs: tuple[str, ...]
     sha: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was said to be broken trains again since `sha`."""
+
+    broken: Broken
+    sha: str
 
 
 Act = (
@@ -174,8 +196,10 @@ Act = (
     | Withdraw
     | Drop
     | End
+    | Leave
     | BrokenLaw
     | Broken
+    | Mended
     | NewEnvironment
     | Conclude
 )

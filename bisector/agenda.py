@@ -5,18 +5,18 @@ then the anchors and tests of new commits, oldest first, then daily controls, an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 from bisector import plan
-from bisector.acts import Act, Broken, Make, NewEnvironment, Open, Snapshot, Work
+from bisector.acts import Act, Broken, Make, Mended, NewEnvironment, Open, Snapshot, Work
 from bisector.compare import deviations
 from bisector.inquest import look_into, set_anchor, why_useless
 from bisector.laws import watch_laws
 from bisector.model import Role
 from bisector.plan import Start
 from bisector.standing import Purpose, Track, Walk, is_useless, walk
-from bisector.watched import Word
+from bisector.watched import RegressionState, Word
 
 CONTROL_EVERY = 86_400.0  # seconds between controls of the newest good commit
 
@@ -41,14 +41,29 @@ def make_agenda(snapshot: Snapshot, hunting: Sequence[Start]) -> Agenda:
     wanted += watch_laws(snapshot.tracks, walks)
     wanted += _runs_needed(snapshot, walks)
     wanted += _new_environment(snapshot.tracks, walks)
+    wanted += _say_broken(snapshot.tracks, walks)
     work = tuple(dict.fromkeys(item for item in wanted if isinstance(item, Start | Make)))
     acts = [item for item in wanted if not isinstance(item, Start | Make)]
     held = snapshot.hold if work else ""
-    if snapshot.hunt_hold:
-        kept = [act for act in acts if not (isinstance(act, Open) and act.hunts)]
-        held = held or (snapshot.hunt_hold if len(kept) < len(acts) else "")
-        acts = kept
+    if snapshot.hunt_hold and any(_begins_hunt(act) for act in acts):
+        held = held or snapshot.hunt_hold
+        acts = [act for each in acts for act in _without_hunt(each, snapshot)]
     return Agenda(tuple(acts), () if snapshot.hold else work, walks, held)
+
+
+def _begins_hunt(act: Act) -> bool:
+    return isinstance(act, Open) and act.hunts
+
+
+def _without_hunt(act: Act, snapshot: Snapshot) -> list[Act]:
+    """Return what is left of an act while no hunt may begin: an alarm is told of all the same, once."""
+    if not (isinstance(act, Open) and act.hunts):
+        return [act]
+    is_told = any(
+        found.state is RegressionState.OPEN and (found.config, found.bad) == (act.config, act.bad)
+        for found in snapshot.regressions.values()
+    )
+    return [] if act.is_end or is_told else [replace(act, is_held=True)]
 
 
 def _new_environment(tracks: Sequence[Track], walks: Mapping[str, Walk]) -> list[Act | Work]:
@@ -102,19 +117,41 @@ def _runs_needed(snapshot: Snapshot, walks: Mapping[str, Walk]) -> list[Act | Wo
                     tests.append((order.get(need.sha, 0), make))
                 case Purpose.BACKFILL:
                     fill.append(make)
-        anchors += _say_broken(track, found)
     tests.sort(key=lambda pair: pair[0])
     return [*anchors, *(make for _, make in tests), *_daily(snapshot, walks), *fill]
 
 
-def _say_broken(track: Track, found: Walk) -> list[Act | Work]:
-    """Say it where the newest commits do not train, or nothing trains any more in a new environment."""
-    config = track.config.name
-    if track.anchor(found.turn) is None and is_useless(track, found.last):
-        return [Broken(config, found.last, why_useless(track, found.last))]
-    judged = [s for s in found.standings if s.word not in (Word.WAITING, Word.PRESUMED)]
-    streak = list(takewhile(lambda s: s.word is Word.SKIPPED, reversed(judged)))
-    return [Broken(config, streak[-1].sha, streak[-1].reason)] if streak else []
+def _say_broken(tracks: Sequence[Track], walks: Mapping[str, Walk]) -> list[Act | Work]:
+    """Say it where the newest commits do not train, or nothing trains any more in a new environment, and when
+    that ends; once for all the configs that it is the same for."""
+    broken: dict[tuple[str, str], list[str]] = {}
+    mended: dict[tuple[str, str, str], list[str]] = {}
+    for track in tracks:
+        config, found = track.config.name, walks[track.config.name]
+        if track.anchor(found.turn) is None and is_useless(track, found.last):
+            broken.setdefault((found.last, why_useless(track, found.last)), []).append(config)
+            continue
+        judged = [s for s in found.standings if s.word not in (Word.WAITING, Word.PRESUMED)]
+        streaks = [(word, list(some)) for word, some in groupby(judged, lambda s: s.word)]
+        for (word, streak), (_, after) in pairwise([*streaks, (None, [])]):
+            first = streak[0]
+            if word is Word.SKIPPED and after:
+                mended.setdefault((first.sha, first.reason, after[0].sha), []).append(config)
+            elif word is Word.SKIPPED:
+                broken.setdefault((first.sha, first.reason), []).append(config)
+    untested = {need.sha for found in walks.values() for need in found.needs}
+    return [
+        *(
+            Broken(tuple(names), sha, reason)
+            for (sha, reason), names in broken.items()
+            if sha not in untested  # another config may be broken there too
+        ),
+        *(
+            Mended(Broken(tuple(names), sha, reason), end)
+            for (sha, reason, end), names in mended.items()
+            if (sha, reason) not in broken
+        ),
+    ]
 
 
 def _daily(snapshot: Snapshot, walks: Mapping[str, Walk]) -> list[Make]:

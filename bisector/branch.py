@@ -21,11 +21,9 @@ from bisector.plan import Case
 from bisector.probing import COMPARABLE, own_references, reference_environment
 from bisector.references import load_reference
 from bisector.repo import Repository
-from bisector.ruling import leave
 from bisector.session import Session
 from bisector.slots import Lock
 from bisector.standing import Settled, Track
-from bisector.telling import Record
 from bisector.watched import Anchor, Epoch, RegressionState, Turn
 
 WINDOW = 200  # commits that are looked at; what is older has its verdict, or is left alone
@@ -64,24 +62,19 @@ class Branch:
         self._line = line
         self._order = {sha: position for position, sha in enumerate(line)}
 
-    def move_to(self, head: str) -> list[Record]:
-        """Take a head; return what a branch that was pushed anew did to open regressions."""
+    def move_to(self, head: str) -> None:
+        """Take a head, of a branch that may have been pushed anew."""
         start = self._ledger.get("start") or head
         line = self._repository.line(start, head)
         if not line:
             start, line = head, [head]
-        before = self._ledger.get("head")
-        records = []
-        if before and before not in line:
-            records = self._lost(line)
         self._take(line)
         self.head = head
         if self._ledger.get("start") != start:
             self._ledger.set("start", start)
             self._ledger.set("floor", head)
-        if before != head:
+        if self._ledger.get("head") != head:
             self._ledger.set("head", head)
-        return records
 
     def recall(self) -> bool:
         """Take the head that is stored; False where nothing was watched yet."""
@@ -89,14 +82,6 @@ class Branch:
         self._take(self._repository.line(start, self.head) if start and self.head else [])
         on_line = {turn.config for turn in self._ledger.turns() if turn.sha in self._order}
         return on_line >= self.configs.keys() and bool(self._line)
-
-    def _lost(self, line: Sequence[str]) -> list[Record]:
-        known = set(line)
-        return [
-            leave(found, line[-1])
-            for found in self._ledger.regressions()
-            if found.culprit and not found.state.is_over and found.culprit not in known
-        ]
 
     def begin(self, environments: Mapping[str, Environment]) -> None:
         """Give every config a start and an epoch, and the reference of its class where it has one here."""

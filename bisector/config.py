@@ -152,7 +152,6 @@ def _config(suite: str, class_name: str, table: _Class, name: str) -> Config:
         "script": table.script,
         "args": args,
         "launch": launch,
-        "tol": [dict(tolerances.step), dict(tolerances.drift)],
     }
     return Config(
         name=name,

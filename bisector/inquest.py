@@ -8,6 +8,7 @@ from bisector.acts import (
     Broken,
     Drop,
     End,
+    Leave,
     Make,
     Open,
     Restart,
@@ -34,7 +35,7 @@ from bisector.standing import (
     is_useless,
     judge_run,
 )
-from bisector.watched import Inquiry, RegressionState
+from bisector.watched import Inquiry, RegressionState, Word
 
 MOST_SHIFTS = 3  # in SHIFTS_WITHIN seconds; more, and the config is not deterministic here
 SHIFTS_WITHIN = 86_400.0
@@ -61,7 +62,7 @@ def look_into(
     if not alarmed:
         return [
             *_drop_what_is_in_line(snapshot, tracks, walks),
-            *_end_what_is_over(snapshot, tracks),
+            *_end_what_is_over(snapshot, tracks, walks),
         ]
     return _approach(snapshot, _lead(alarmed, walks), tracks, walks)
 
@@ -77,7 +78,9 @@ def _drop_what_is_in_line(
     ]
 
 
-def _end_what_is_over(snapshot: Snapshot, tracks: list[Track]) -> list[Act | Work]:
+def _end_what_is_over(
+    snapshot: Snapshot, tracks: list[Track], walks: Mapping[str, Walk]
+) -> list[Act | Work]:
     ends: list[Act | Work] = []
     for track in tracks:
         opened = track.open_by_turn()
@@ -87,8 +90,11 @@ def _end_what_is_over(snapshot: Snapshot, tracks: list[Track]) -> list[Act | Wor
                 continue
             turns = [turn for turn in opened if found.id in opened[turn]]
             after = list(opened)[list(opened).index(turns[-1]) + 1 :] if turns else []
+            head = walks[found.config].standings[-1]
             if after:
                 ends.append(End(found, after[0]))
+            elif not turns and head.run and head.word in (Word.GOOD, Word.BAD):
+                ends.append(Leave(found, head.sha, track.began >= found.opened))
     return ends
 
 
@@ -138,7 +144,7 @@ def _approach(
     if others:
         return others
     if _was_in_vain(snapshot, track, alarm.bad):
-        return [Broken(config, alarm.bad, "its runs differ from one to the next")]
+        return [Broken((config,), alarm.bad, "its runs differ from one to the next")]
     moved, unmoved = _members(tracks, snapshot.tracks, walks, alarm.bad)
     opened = Open(config, alarm.good, alarm.bad, alarm.left, moved, unmoved)
     if alarm.good == alarm.bad:
@@ -172,14 +178,21 @@ def _was_in_vain(snapshot: Snapshot, track: Track, bad: str) -> bool:
 
 
 def _untested(tracks: list[Track], walks: Mapping[str, Walk], bad: str) -> list[Act | Work]:
-    """Return the tests of the class's other members at the alarming commit that are still to be made."""
+    """Return the tests of the class's other members at the alarming commit that are still to be made; those
+    too of a member that has an alarm of its own, but at a later commit."""
     return [
         Make(track.config.name, bad, Role.TEST)
         for track in tracks
-        if not walks[track.config.name].alarm
-        and track.anchor(walks[track.config.name].turn)
-        and any(need.sha == bad for need in walks[track.config.name].needs)
+        if track.anchor(walks[track.config.name].turn)
+        and _is_ahead(track, walks[track.config.name].last, bad)
+        and not _is_known(track, bad)
     ]
+
+
+def _is_ahead(track: Track, last: str, sha: str) -> bool:
+    """Whether a commit of the window comes after the newest one in line."""
+    order = track.commits
+    return sha in order and (last not in order or order.index(last) < order.index(sha))
 
 
 def _members(
@@ -218,9 +231,9 @@ def _control(
         case _ if fresh[-1].started + RETRY_CONTROL < snapshot.now:
             return [Make(config, good, Role.CONTROL)]
         case Left(crash=None):
-            return [Broken(config, good, "its runs differ from one to the next")]
+            return [Broken((config,), good, "its runs differ from one to the next")]
         case _:
-            return [Broken(config, good, skip_reason([fresh[-1].result]))]
+            return [Broken((config,), good, skip_reason([fresh[-1].result]))]
 
 
 def _parts(track: Track, run: Run, control: Run) -> bool:
@@ -348,7 +361,7 @@ def set_anchor(track: Track, need: Need) -> list[Act | Work]:
     is_start = need.turn == track.turns[0].sha
     if is_start and need.sha != need.turn and not track.anchors:
         reason = why_useless(track, need.turn)
-        return [Broken(config, need.turn, reason), Restart(config, need.sha, reason)]
+        return [Broken((config,), need.turn, reason), Restart(config, need.sha, reason)]
     if runs and runs[-1].result.status is Status.COMPLETED:
         return [SetAnchor(config, need.turn, runs[-1])]
     return [Make(config, need.sha, Role.CONTROL)]

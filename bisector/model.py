@@ -167,7 +167,7 @@ class Config:
     tolerances: Tolerances
     identities: tuple[Identity, ...]
     has_footprint: bool
-    digest: str  # of everything above that can change a trajectory
+    digest: str  # of everything above that can change a trajectory; runs are found by it
     agrees_with: str = ""  # the class's canonical member, where the suite says that members agree
 
 

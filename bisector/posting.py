@@ -17,7 +17,7 @@ from bisector.model import Commit
 from bisector.repo import Repository
 from bisector.report import Report
 from bisector.session import Session
-from bisector.telling import Record, Tell
+from bisector.telling import Record, Tell, message_id
 from bisector.watched import Message
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Poster:
 
     def write(self, record: Record) -> bool:
         """Store a record with its messages; False where it holds nothing new."""
-        tells = [tell for tell in record.tells if not self._ledger.is_posted(tell.id)]
+        tells = [tell for tell in record.tells if self._is_new(tell)]
         changes = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "tells"}
         if not tells and not any(changes.values()):
             return False
@@ -43,6 +43,11 @@ class Poster:
         for tell in tells:
             log.info("%s: %s", tell.event, tell.text)
         return True
+
+    def _is_new(self, tell: Tell) -> bool:
+        is_posted = self._ledger.is_posted
+        has_cause = not tell.answers or is_posted(message_id(tell.answers))
+        return has_cause and not is_posted(tell.id)
 
     def announce_dead(self, channel: str, message: str, reason: str) -> None:
         """Tell the other channels that one refused a message for good."""

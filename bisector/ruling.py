@@ -8,6 +8,8 @@ from bisector.acts import (
     BrokenLaw,
     Drop,
     End,
+    Leave,
+    Mended,
     NewEnvironment,
     Open,
     Restart,
@@ -17,10 +19,9 @@ from bisector.acts import (
     Snapshot,
     Withdraw,
 )
-from bisector.kinship import Back
-from bisector.model import Environment, Event
-from bisector.settling import fix, settle
-from bisector.standing import Track
+from bisector.model import Environment, Event, Run
+from bisector.settling import IS_BACK, fix, settle
+from bisector.standing import Same, Track, judge_run
 from bisector.telling import Record, Tell, describe, digest, make_anchor
 from bisector.watched import Anchor, Epoch, Inquiry, Regression, RegressionState, Turn
 
@@ -36,7 +37,9 @@ Decision = (
     | Withdraw
     | Drop
     | End
+    | Leave
     | Broken
+    | Mended
     | BrokenLaw
     | NewEnvironment
 )
@@ -71,14 +74,28 @@ def rule(decision: Decision, snapshot: Snapshot, facts: Facts) -> Record:
         case Drop(regression):
             return _drop(regression, "")
         case End(regression, sha):
-            over, told = fix(regression, sha, Back(sha, ()))
+            over, told = fix(regression, sha, IS_BACK)
             return Record(regressions=(over,), tells=(told,))
-        case Broken(config, sha, reason):
-            return Record(tells=(_broken(tracks[config], sha, reason),))
+        case Leave():
+            return _leave(decision)
+        case _:
+            return Record(tells=(_say(decision, tracks, facts),))
+
+
+def _say(
+    decision: Broken | Mended | BrokenLaw | NewEnvironment,
+    tracks: Mapping[str, Track],
+    facts: Facts,
+) -> Tell:
+    match decision:
+        case Broken():
+            return _broken(decision, tracks)
+        case Mended():
+            return _mended(decision, tracks)
         case BrokenLaw():
-            return Record(tells=(_broken_law(decision),))
+            return _broken_law(decision)
         case NewEnvironment():
-            return Record(tells=(_new_environment(decision, facts),))
+            return _new_environment(decision, facts)
 
 
 def accept(regression: Regression, reason: str) -> Record:
@@ -98,24 +115,24 @@ def accept(regression: Regression, reason: str) -> Record:
     return Record(regressions=(accepted,), tells=(told,))
 
 
-def leave(regression: Regression, head: str) -> Record:
-    """Return the record of a culprit that is no longer on the branch, whose newest commit is `head`."""
-    reason = "its commit left the branch (force-pushed)"
-    return Record(
-        regressions=(
-            replace(regression, state=RegressionState.FIXED, ended_by=head, reason=reason),
-        ),
-        tells=(
-            Tell(
-                Event.FIXED,
-                f"fixed:{regression.id}:{head}",
-                f"{regression.config}: {regression.culprit[:10]} left the branch",
-                (("how", reason),),
-                regression=regression.id,
-                moved=regression.moved,
-            ),
-        ),
+def _leave(decision: Leave) -> Record:
+    found, head = decision.regression, decision.head[:10]
+    culprit = (found.culprit or found.bad)[:10]
+    reason = f"{culprit} is not on the branch any more, and {head} is in line again"
+    state, event = RegressionState.FIXED, Event.FIXED
+    if decision.is_anew:
+        reason = f"{culprit} is not on the branch any more; {head} is in line with a new baseline"
+        state, event = RegressionState.UNREPRODUCED, Event.INCONCLUSIVE
+    told = Tell(
+        event,
+        f"left:{found.id}:{decision.head}",
+        f"{found.config}: {culprit} left the branch",
+        (("how", reason),),
+        regression=found.id,
+        moved=found.moved,
+        unmoved=found.unmoved,
     )
+    return Record(regressions=(replace(found, state=state, reason=reason),), tells=(told,))
 
 
 # Alarms
@@ -139,12 +156,17 @@ def _open(decision: Open, snapshot: Snapshot, tracks: Mapping[str, Track], facts
     )
     if regression is None:
         return Record(inquiries=(inquiry,))
-    told = _told_of(Event.BROKEN if decision.left.crash else Event.REGRESSION, regression)
+    event = Event.BROKEN if decision.left.crash else Event.REGRESSION
+    if decision.is_held:
+        later = f"the hunt waits: {snapshot.hunt_hold}"
+        return Record(regressions=(regression,), tells=(_told_of(event, regression, later),))
+    told = _told_of(event, regression)
     return Record(inquiries=(inquiry,), regressions=(regression,), tells=(told,))
 
 
 def _regression(decision: Open, snapshot: Snapshot, track: Track, hunt: str) -> Regression:
-    """Return the regression of an alarm: the one already told of, if there is one."""
+    """Return the regression of an alarm: the one already told of, or the one whose commit was pushed away and
+    whose trajectory it is, if there is one."""
     name = track.config.class_name
     for known in snapshot.regressions.values():
         if known.state is RegressionState.OPEN and (known.class_name, known.bad) == (
@@ -152,6 +174,17 @@ def _regression(decision: Open, snapshot: Snapshot, track: Track, hunt: str) -> 
             decision.bad,
         ):
             return replace(known, good=decision.good, hunt=hunt)
+        if known.config == decision.config and _is_same_again(track, known, decision.left.run):
+            return replace(
+                known,
+                state=RegressionState.OPEN,
+                good=decision.good,
+                bad=decision.bad,
+                culprit="",
+                parent="",
+                hunt=hunt,
+                links=(*known.links, f"first by {known.culprit[:10]}"),
+            )
     return Regression(
         id=f"r{digest(name, decision.good, decision.bad, track.now)}",
         class_name=name,
@@ -169,6 +202,14 @@ def _regression(decision: Open, snapshot: Snapshot, track: Track, hunt: str) -> 
     )
 
 
+def _is_same_again(track: Track, known: Regression, run: Run) -> bool:
+    """Whether a run is in line with a regression that is open, but whose commit is not on the branch."""
+    lost = track.anchor(known.culprit) if known.culprit and not known.state.is_over else None
+    if lost is None or any(known.id in turn.opens for turn in track.turns):
+        return False
+    return isinstance(judge_run(track, [run, run], lost), Same)
+
+
 def _without_culprit(regression: Regression, decision: Open, tracks: Mapping[str, Track]) -> Record:
     """There is nothing to hunt for: it is said, and the commit's own trajectory is the next baseline."""
     found = replace(regression, state=RegressionState.INCONCLUSIVE, reason=decision.reason)
@@ -184,7 +225,7 @@ def _without_culprit(regression: Regression, decision: Open, tracks: Mapping[str
     )
 
 
-def _told_of(event: Event, found: Regression) -> Tell:
+def _told_of(event: Event, found: Regression, later: str = "") -> Tell:
     # No commit's words: none is accused yet.
     what = "no longer trains" if found.crash else "has left its line"
     text = f"{found.config} {what} between {found.good[:10]} and {found.bad[:10]}"
@@ -193,6 +234,8 @@ def _told_of(event: Event, found: Regression) -> Tell:
     details = [("what", describe(found.deviation, found.crash))]
     if found.reason:
         details.append(("why", found.reason))
+    elif later:
+        details.append(("next", later))
     elif found.hunt:
         details.append(("next", f"the last good commit is as it was; hunting ({found.hunt})"))
     return Tell(
@@ -293,15 +336,34 @@ def _flat(environment: Environment) -> dict[str, str]:
     }
 
 
-def _broken(track: Track, sha: str, reason: str) -> Tell:
-    config = track.config.name
+def _broken(decision: Broken, tracks: Mapping[str, Track]) -> Tell:
+    names = ", ".join(decision.configs)
+    verb = "does" if len(decision.configs) == 1 else "do"
     return Tell(
         Event.BROKEN,
-        f"broken:{config}:{sha}:{track.now.environment}",
-        f"{config} does not train here since {sha[:10]}, so nothing can be said of it",
-        (("why", reason),),
-        commit=sha,
+        _key(decision, tracks),
+        f"{names} {verb} not train here since {decision.sha[:10]}, so nothing can be said",
+        (("why", decision.reason),),
+        commit=decision.sha,
     )
+
+
+def _mended(decision: Mended, tracks: Mapping[str, Track]) -> Tell:
+    names, since = ", ".join(decision.broken.configs), decision.broken.sha[:10]
+    verb = "trains" if len(decision.broken.configs) == 1 else "train"
+    key = _key(decision.broken, tracks)
+    return Tell(
+        Event.FIXED,
+        f"mended:{key}",
+        f"{names} {verb} again since {decision.sha[:10]}; it did not since {since}",
+        commit=decision.sha,
+        answers=key,
+    )
+
+
+def _key(broken: Broken, tracks: Mapping[str, Track]) -> str:
+    environment = tracks[broken.configs[0]].now.environment
+    return f"broken:{broken.sha}:{broken.reason}:{environment}"
 
 
 def _broken_law(decision: BrokenLaw) -> Tell:

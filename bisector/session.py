@@ -179,6 +179,7 @@ def ask(
         json.dumps(
             [
                 *(good, bad, config.name, config.digest, found.id),
+                *(dict(config.tolerances.step), dict(config.tolerances.drift)),
                 *(options.exact, options.thorough, sorted(set(options.skip))),
             ]
         ).encode()

@@ -10,6 +10,12 @@ from bisector.standing import Track
 from bisector.telling import Record, Tell, describe, digest, make_anchor
 from bisector.watched import Regression, RegressionState, Turn
 
+IS_BACK = "the trajectory is again what it was before"
+IS_BACK_ALONE = (
+    "with the other open regressions reverted, the trajectory is what it was before them"
+)
+TRAINS_AGAIN = "it trains again, though not in the trajectory of before"
+
 
 def settle(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -> Record:
     """Return what the end of an inquiry stores and tells."""
@@ -20,7 +26,8 @@ def settle(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) ->
             known = [snapshot.regressions[r] for r in closes if r in snapshot.regressions]
             missing = {m for r in known for m in r.moved if m in tracks} - decision.runs.keys()
             if not missing:
-                fixed = [fix(found, sha, kin) for found in known]
+                how = IS_BACK if isinstance(kin, Back) else IS_BACK_ALONE
+                fixed = [fix(found, sha, how) for found in known]
                 back_to = kin.turn if isinstance(kin, Back) else ""
                 record = _turned(decision, tracks, closes=closes, back_to=back_to)
                 return replace(
@@ -67,13 +74,8 @@ def _turned(
     )
 
 
-def fix(found: Regression, sha: str, kin: Back | Mends) -> tuple[Regression, Tell]:
+def fix(found: Regression, sha: str, how: str) -> tuple[Regression, Tell]:
     """Return a regression that a commit fixed, and what is told of it."""
-    how = (
-        "the trajectory is again what it was before"
-        if isinstance(kin, Back)
-        else "with the other open regressions reverted, the trajectory is what it was before them"
-    )
     culprit = found.culprit or found.bad
     told = Tell(
         Event.FIXED,
@@ -177,16 +179,48 @@ def _new(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -> R
     closes = _crash_that_is_over(decision, track)
     record = _turned(decision, tracks, opens=(found.id,), closes=closes)
     over = [
-        fix(snapshot.regressions[r], decision.sha, Back("", closes))
+        fix(snapshot.regressions[r], decision.sha, TRAINS_AGAIN)
         for r in closes
         if r in snapshot.regressions
     ]
+    over += [_replace(lost, found) for lost in _pushed_away(snapshot, track, found)]
     return replace(
         record,
         ended=(decision.inquiry.id,),
         regressions=(found, *(regression for regression, _ in over)),
         tells=(told, *(end for _, end in over)),
     )
+
+
+def _pushed_away(snapshot: Snapshot, track: Track, found: Regression) -> list[Regression]:
+    """Return the config's other open regressions whose commits are not on the branch any more."""
+    on_line = {id_ for turn in track.turns for id_ in turn.opens}
+    return [
+        each
+        for each in snapshot.regressions.values()
+        if each.config == found.config
+        and each.culprit
+        and not each.state.is_over
+        and each.id not in on_line | {found.id}
+    ]
+
+
+def _replace(lost: Regression, found: Regression) -> tuple[Regression, Tell]:
+    """Return a regression whose commit was pushed away, over now that another one is known, and what is told."""
+    reason = f"{lost.culprit[:10]} left the branch; what moves the trajectory now is {found.id}"
+    told = Tell(
+        Event.CHANGED,
+        f"left:{lost.id}:{found.id}",
+        f"{lost.config}: {lost.culprit[:10]} left the branch",
+        (("how", reason),),
+        regression=lost.id,
+        moved=lost.moved,
+        unmoved=lost.unmoved,
+    )
+    over = replace(
+        lost, state=RegressionState.UNREPRODUCED, reason=reason, links=(*lost.links, found.id)
+    )
+    return over, told
 
 
 def _crash_that_is_over(decision: Settle, track: Track) -> tuple[str, ...]:

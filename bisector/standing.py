@@ -13,6 +13,8 @@ from bisector.judge import skip_reason
 from bisector.model import Config, Crash, Deviation, Run, RunResult, Status
 from bisector.watched import Epoch, RegressionState, Turn, Word
 
+CRASH = Deviation(None, "crash", None, 0.0, 0.0, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Same:
@@ -78,6 +80,12 @@ class Track:
     def now(self) -> Epoch:
         """Return the epoch in which runs are made."""
         return self.epochs[-1]
+
+    @property
+    def began(self) -> float:
+        """Return when the start was first run; 0 where a reference file stands for it."""
+        runs = self.runs.get(self.turns[0].sha, ())
+        return min((run.started for run in runs), default=0.0)
 
     def anchor(self, turn: str, epoch: Epoch | None = None) -> Settled | None:
         """Return what stands for a turn in an epoch, by default now."""
@@ -188,8 +196,9 @@ def judge_run(track: Track, runs: list[Run], anchor: Settled) -> Reading:
     run, result = runs[-1], runs[-1].result
     match result.status:
         case Status.COMPLETED if anchor.result.crash:
-            first = Deviation(None, "crash", None, 0.0, 0.0, 0.0)
-            return Left(run, first)
+            found = _since_before(track, run, anchor)
+            metrics = frozenset(d.metric or "" for d in found)
+            return Left(run, found[0] if found else CRASH, None, metrics)
         case Status.COMPLETED:
             found = track.differs(run, anchor)
             metrics = frozenset(d.metric or "" for d in found)
@@ -202,6 +211,16 @@ def judge_run(track: Track, runs: list[Run], anchor: Settled) -> Reading:
             return Skip(skip_reason([result]))
 
 
+def _since_before(track: Track, run: Run, crashed: Settled) -> list[Deviation]:
+    """Return how a run deviates from the newest trajectory before what crashed."""
+    shas = [turn.sha for turn in track.turns]
+    own = next((turn for (turn, _, _), each in track.anchors.items() if each == crashed), "")
+    before = shas[: shas.index(own)] if own in shas else []
+    anchors = (track.anchor(turn) for turn in reversed(before))
+    trained = next((a for a in anchors if a and a.result.status is Status.COMPLETED), None)
+    return track.differs(run, trained) if trained else []
+
+
 def _judge_crash(runs: list[Run], anchor: Settled) -> Reading:
     crash = runs[-1].result.crash
     assert crash
@@ -209,7 +228,7 @@ def _judge_crash(runs: list[Run], anchor: Settled) -> Reading:
     if before is None or before.signature != crash.signature:
         return Again() if len(runs) < 4 else Skip("crashes, but not the same way twice in a row")
     if anchor.result.crash is None:
-        return Left(runs[-1], Deviation(None, "crash", None, 0.0, 0.0, 0.0), crash)
+        return Left(runs[-1], CRASH, crash)
     if anchor.result.crash.signature == crash.signature:
         return Same(runs[-1])
     return Skip(f"crashes in another way: {crash.type}")

@@ -13,7 +13,8 @@ from bisector.watched import Anchor, Epoch, Inquiry, Regression, Turn
 class Tell:
     """One thing to tell people. `key` is what it is about: nothing is told twice.
 
-    `commit` is the one whose words, link and author belong to it.
+    `commit` is the one whose words, link and author belong to it. What `answers` another key is told only
+    where that was.
     """
 
     event: Event
@@ -25,11 +26,12 @@ class Tell:
     unmoved: tuple[str, ...] = ()
     commit: str = ""
     hunt: str = ""
+    answers: str = ""
 
     @property
     def id(self) -> str:
         """Return the message's id."""
-        return f"m{digest(self.key)}"
+        return message_id(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class Record:
     restarts: tuple[Turn, ...] = ()  # each replaces its config's start
     regressions: tuple[Regression, ...] = ()
     tells: tuple[Tell, ...] = ()
+
+
+def message_id(key: str) -> str:
+    """Return the id of the message of that key."""
+    return f"m{digest(key)}"
 
 
 def describe(deviation: Deviation | None, crash: Crash | None) -> str:

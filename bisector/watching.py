@@ -152,7 +152,7 @@ class Watcher:
             self.branch.keep_reverted(act.sha, act.reverts, made)
             return True
         facts = Facts()
-        if isinstance(act, Open) and act.hunts:
+        if isinstance(act, Open) and act.hunts and not act.is_held:
             facts = Facts(hunt=self._begin_hunt(act))
         if isinstance(act, NewEnvironment):
             ids = {epoch.environment for epoch in (*act.before, *act.after)}
@@ -248,8 +248,7 @@ class Watcher:
         if polled.is_cloned:
             self.branch.forget_reverted()
         if polled.head != self.branch.head or polled.environments != self.environments:
-            for record in self.branch.move_to(polled.head):
-                self.write(record)
+            self.branch.move_to(polled.head)
             self.branch.begin(polled.environments)
             self.environments = polled.environments
             self._is_stale = True

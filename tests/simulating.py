@@ -14,6 +14,7 @@ from bisector.model import (
     Environment,
     Event,
     Hunt,
+    Role,
     Run,
     RunResult,
     Status,
@@ -58,6 +59,7 @@ class World:
     drift: float = 0.0  # moves everything, unrecorded
     clean: bool = True  # whether commits revert cleanly
     now: float = 1000.0
+    hunt_hold: str = ""
 
     def __post_init__(self) -> None:
         self.runs: dict[str, dict[str, tuple[Run, ...]]] = {c.name: {} for c in self.configs}
@@ -71,7 +73,8 @@ class World:
         self.hunt_runs: dict[str, list[Run]] = {}
         self.made: dict[tuple[str, tuple[str, ...]], str] = {}
         self.extra: dict[str, frozenset[str]] = {}
-        self.seen = 1
+        self.line = ["c0"]
+        self.parents: dict[str, str] = {}
         self.agenda: Agenda | None = None
 
     # The branch
@@ -79,11 +82,17 @@ class World:
     def push(self, *changes: str) -> None:
         """Add commits: "+flag", "-flag", or anything else for a harmless one."""
         for change in changes:
-            flags = self.flags[-1]
+            flags = self.flags_at(self.line[-1])
             flags = flags | {change[1:]} if change.startswith("+") else flags
             flags = flags - {change[1:]} if change.startswith("-") else flags
+            sha = f"c{len(self.flags)}"
             self.flags.append(flags)
-        self.seen = len(self.flags)
+            self.parents[sha] = self.line[-1]
+            self.line.append(sha)
+
+    def rewind(self, sha: str) -> None:
+        """Push the branch anew: what came after a commit is gone."""
+        self.line = self.line[: self.line.index(sha) + 1]
 
     def change_environment(self, version: str) -> None:
         self.environment = version
@@ -135,7 +144,8 @@ class World:
             if isinstance(act, Revert):
                 self._revert(act)
                 return True
-            hunt_id = self._begin(act) if isinstance(act, Open) and act.hunts else ""
+            begins = isinstance(act, Open) and act.hunts and not act.is_held
+            hunt_id = self._begin(act) if begins else ""
             environments = {e.environment: make_environment(e.environment) for e in self.epochs}
             if self.write(rule(act, snapshot, Facts(environments, hunt_id))):
                 return True
@@ -143,6 +153,11 @@ class World:
             self._run(work)
             return True
         return False
+
+    def start(self, config: str, sha: str) -> None:
+        """Have a commit tested out of turn."""
+        self.now += 1.0
+        self._run(Make(config, sha, Role.TEST))
 
     def _run(self, work: Start | Make) -> None:
         name = self.hunts[work.hunt][0].config.name if isinstance(work, Start) else work.config
@@ -165,7 +180,7 @@ class World:
     def _begin(self, act: Open) -> str:
         config = next(c for c in self.configs if c.name == act.config)
         id_ = f"h{len(self.hunts)}"
-        commits = tuple(f"c{n}" for n in range(int(act.good[1:]), int(act.bad[1:]) + 1))
+        commits = tuple(self.line[self.line.index(act.good) : self.line.index(act.bad) + 1])
         found = make_environment(self.environment)
         hunt = Hunt(id_, "r", act.good, act.bad, len(commits) - 1, config, found)
         self.hunts[id_] = hunt, commits, None
@@ -177,16 +192,18 @@ class World:
         if self.clean:
             flags = self.flags_at(act.sha)
             for each in act.reverts:
-                n = int(each[1:])
-                flags = (flags - (self.flags[n] - self.flags[n - 1])) | (
-                    self.flags[n - 1] - self.flags[n]
-                )
+                after, before = self.flags_at(each), self.flags_at(self.parents[each])
+                flags = (flags - (after - before)) | (before - after)
             made = f"m{len(self.made)}"
             self.extra[made] = flags
         self.made[act.sha, act.reverts] = made
 
     def write(self, record: Record) -> bool:
-        tells = [tell for tell in record.tells if tell.key not in self.told]
+        tells = [
+            tell
+            for tell in record.tells
+            if tell.key not in self.told and (not tell.answers or tell.answers in self.told)
+        ]
         changed = any(getattr(record, name) for name in Record.__slots__ if name != "tells")
         self.told |= {tell.key: tell for tell in tells}
         self.epochs += record.epochs
@@ -220,17 +237,19 @@ class World:
             conclusions={hunt.id: c for hunt, _, c in hunts if c},
             regressions=dict(self.regressions),
             reverted=dict(self.made),
+            hunt_hold=self.hunt_hold,
         )
 
     def _track(self, config: Config) -> Track:
         name = config.name
         turns = sorted(
-            (t for t in self.turns.values() if t.config == name), key=lambda t: int(t.sha[1:])
+            (t for t in self.turns.values() if t.config == name and t.sha in self.line),
+            key=lambda t: self.line.index(t.sha),
         )
         by_id = {run.id: run for runs in self.runs[name].values() for run in runs}
         return Track(
             config=config,
-            commits=tuple(f"c{n}" for n in range(int(turns[0].sha[1:]), self.seen)),
+            commits=tuple(self.line[self.line.index(turns[0].sha) :]),
             turns=tuple(turns),
             epochs=tuple(e for e in self.epochs if e.config == name),
             anchors={

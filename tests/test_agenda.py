@@ -1,15 +1,19 @@
 """Decisions of the service on histories in memory."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulating import World, make_config
 
-from bisector.model import Config, Event, RunResult
+from bisector.agenda import make_agenda
+from bisector.model import Config, Event, Role, RunResult, Tolerances
 
 MEMBERS = (
     make_config("toy"),
     make_config("toy_acc", is_canonical=False, gradient_accumulation_steps="8"),
 )
+HUNTING = (Role.CONTROL, Role.END, Role.SEARCH, Role.CONFIRM)
 
 
 def test_good_commits_are_tested_once_each_and_nobody_is_told() -> None:
@@ -144,6 +148,121 @@ def test_a_long_backlog_that_ends_bad_is_hunted_in() -> None:
     assert world.states() == {"c6": "culprit"}
 
 
+def test_members_of_one_backlog_that_are_first_tested_at_different_commits_are_one_regression() -> (
+    None
+):
+    world = World(MEMBERS, max_backlog=3)
+    world.settle()
+    world.push("a", "b", "+x", "c", "d", "e")
+    world.start("toy", "c6")
+    world.push("f")
+    world.start("toy_acc", "c7")
+    world.settle()
+    (found,) = world.regressions.values()
+    assert (found.culprit, found.moved) == ("c3", ("toy", "toy_acc"))
+    told = {label: text for tell in world.told.values() for label, text in tell.details}
+    assert told["points to"] == "all members moved: semantics or data"
+
+
+def test_a_branch_pushed_anew_without_the_culprit_is_believed_when_its_head_is_in_line() -> None:
+    world = World()
+    world.push("a", "+x", "b")
+    world.settle()
+    world.rewind("c1")
+    world.push("c")
+    assert make_agenda(world.snapshot(), []).acts == (), "nothing is known of the new head"
+    world.settle()
+    assert world.states() == {"c2": "fixed"}
+    (found,) = world.regressions.values()
+    assert found.ended_by == "", "no commit did it"
+    assert world.verdicts() == ["good"] * 3
+
+
+def test_a_branch_pushed_anew_with_the_culprit_under_another_name_is_the_same_regression() -> None:
+    world = World()
+    world.push("a", "+x", "b")
+    world.settle()
+    world.rewind("c1")
+    world.push("c", "+x", "d")
+    world.settle()
+    assert world.states() == {"c5": "culprit"}
+    assert world.events == [Event.REGRESSION, Event.CULPRIT, Event.CULPRIT]
+    world.push("-x")
+    world.settle()
+    assert world.states() == {"c5": "fixed"}
+
+
+def test_a_branch_pushed_anew_with_another_change_is_not_called_fixed() -> None:
+    world = World()
+    world.push("a", "+x", "b")
+    world.settle()
+    world.rewind("c1")
+    world.push("c", "+y", "d")
+    world.settle()
+    assert world.states() == {"c2": "not_reproduced", "c5": "culprit"}
+    assert world.events[2:] == [Event.REGRESSION, Event.CULPRIT, Event.CHANGED]
+
+
+def test_a_crash_that_ends_in_another_trajectory_is_described_by_how_far_it_moved() -> None:
+    world = World()
+    world.push("a", "+crash")
+    world.settle()
+    world.push("+x")
+    world.settle()
+    world.push("-crash")
+    world.settle()
+    first, second = world.regressions.values()
+    assert first.state == "fixed"
+    assert "though not" in first.reason
+    assert second.deviation
+    assert second.deviation.kind == "step"
+
+
+def test_an_alarm_is_told_while_hunts_are_held_back_and_hunted_later() -> None:
+    world = World(hunt_hold="enough for today")
+    world.push("a", "+x", "b")
+    world.settle()
+    (tell,) = world.told.values()
+    assert tell.event == Event.REGRESSION
+    assert ("next", "the hunt waits: enough for today") in tell.details
+    world.hunt_hold = ""
+    world.settle()
+    assert world.events == [Event.REGRESSION, Event.CULPRIT]
+    assert world.states() == {"c2": "culprit"}
+
+
+def test_commits_that_do_not_train_are_told_once_for_all_configs_and_so_is_their_end() -> None:
+    world = World(MEMBERS)
+    world.push("a", "+setup", "b")
+    world.settle()
+    (tell,) = world.told.values()
+    assert (tell.event, tell.commit) == (Event.BROKEN, "c2")
+    assert tell.text.startswith("toy, toy_acc do not train here since c2")
+    world.push("c")
+    world.settle()
+    world.push("-setup", "d")
+    world.settle()
+    assert world.events == [Event.BROKEN, Event.FIXED]
+    assert list(world.told.values())[1].text.startswith("toy, toy_acc train again since c5")
+    world.push("+setup", "d")
+    world.settle()
+    assert world.events == [Event.BROKEN, Event.FIXED, Event.BROKEN]
+
+
+def test_other_tolerances_judge_the_runs_that_are_there() -> None:
+    world = World()
+    world.push("a", "+quiet", "b")
+    world.settle()
+    assert world.verdicts() == ["good"] * 4
+    count = world.count_runs()
+    strict = Tolerances({"loss": 1e-8, "grad_norm": 1e-8}, {"loss": 1.0, "grad_norm": 1.0})
+    world.configs = [replace(MEMBERS[0], tolerances=strict)]
+    world.settle()
+    assert world.states() == {"c2": "culprit"}
+    assert {run.role for runs in world.runs["toy"].values() for run in runs[1:]} <= set(HUNTING)
+    assert count == 4
+
+
 def test_a_new_environment_moves_the_baseline_and_accuses_nobody() -> None:
     world = World()
     world.push("a")
@@ -240,7 +359,7 @@ def test_a_commit_that_hangs_is_skipped_and_told() -> None:
     world.push("-hang", "b")
     world.settle()
     assert world.verdicts() == ["good", "good", "skipped", "good", "good"]
-    assert world.events == [Event.BROKEN]
+    assert world.events == [Event.BROKEN, Event.FIXED]
 
 
 def test_a_commit_that_cannot_be_set_up_is_skipped_and_told_once() -> None:
@@ -252,7 +371,7 @@ def test_a_commit_that_cannot_be_set_up_is_skipped_and_told_once() -> None:
     world.push("-setup")
     world.settle()
     assert world.verdicts()[-1] == "good"
-    assert world.events == [Event.BROKEN]
+    assert world.events == [Event.BROKEN, Event.FIXED]
 
 
 def test_members_that_move_together_are_one_regression() -> None:
