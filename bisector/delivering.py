@@ -95,10 +95,12 @@ class Outbox:
             self._ledger.mark(replace(tried, due=now + wait))
             log.info("channel %s: %s; again in %.0f s", delivery.channel, receipt.reason, wait)
             return
+        before = self._ledger.last_of(delivery.channel)
+        is_known = before is not None and before.state == DEAD  # said when it died
         self._ledger.mark(replace(tried, state=DEAD))
         log.error("channel %s is dead: %s", delivery.channel, receipt.reason)
         # Two dead channels must not tell of each other for ever.
-        if delivery.message.event != Event.CHANNEL:
+        if delivery.message.event != Event.CHANNEL and not is_known:
             self._announce(delivery.channel, delivery.message.id, receipt.reason)
 
     def close(self) -> None:

@@ -13,19 +13,21 @@ EXPENDABLE = ("logs", "pages", "envs")
 log = logging.getLogger(__name__)
 
 
-def keep_inside(state: Path, limit: int) -> None:
-    """Remove the oldest logs and caches until the directory is inside `limit` bytes."""
+def keep_inside(state: Path, limit: int) -> int:
+    """Remove the oldest logs and caches until the directory is inside `limit` bytes; return the bytes by which
+    it is over the limit all the same."""
     excess = size_of(state) - limit
     for name in EXPENDABLE:
         for path in _oldest_first(state / name):
             if excess <= 0:
-                return
+                return 0
             size = size_of(path)
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
                 missing_ok=True
             )
             excess -= size
             log.info("removed %s for space", path.name)
+    return max(excess, 0)
 
 
 def size_of(path: Path) -> int:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bisector import looking, report
+from bisector.acts import Broken
 from bisector.agenda import make_agenda
 from bisector.branch import Branch
 from bisector.bulletin import public
@@ -44,12 +45,16 @@ def _watch(session: Session) -> dict[str, Any] | None:
     if not session.ledger.get("about"):
         return None
     location, branch_name, suite_name = json.loads(session.ledger.get("about"))
-    suite = load_suite(suite_name)
-    names = [name for name in json.loads(session.ledger.get("configs")) if name in suite.configs]
-    configs = [suite.configs[name] for name in names]
+    names = json.loads(session.ledger.get("configs"))
+    suite_error = ""
+    try:
+        suite = load_suite(suite_name)
+        configs = [suite.configs[name] for name in names if name in suite.configs]
+    except BisectorError as error:  # the file is gone, or wrong by now
+        suite_error, configs = error.problem, []
     ledger = Ledger(store.db, store.transaction, configs)
     repository = Repository(location, session.state)
-    walks, queue = _stand(session, repository, ledger, configs)
+    walks, queue, broken = _stand(session, repository, ledger, configs)
     usage = shutil.disk_usage(session.state)
     return {
         "repository": public(location),
@@ -61,11 +66,13 @@ def _watch(session: Session) -> dict[str, Any] | None:
         "fetched": moment(ledger.get("fetched")),
         "fetch_error": ledger.get("fetch error"),
         "settings_error": ledger.get("reload error"),
+        "suite_error": suite_error,
         "paused": bool(ledger.get("paused")),
         "held": "paused by a person" if ledger.get("paused") else ledger.get("held"),
         "running": _running(session, ledger),
         "queue": queue,
         "commits": _commits(walks, repository),
+        "broken": broken,
         "alarms": [
             {"config": name, "good": found.alarm.good, "bad": found.alarm.bad}
             for name, found in walks.items()
@@ -94,13 +101,13 @@ def _watch(session: Session) -> dict[str, Any] | None:
 
 def _stand(
     session: Session, repository: Repository, ledger: Ledger, configs: Sequence[Any]
-) -> tuple[Mapping[str, Walk], list[dict[str, str]]]:
+) -> tuple[Mapping[str, Walk], list[dict[str, str]], list[dict[str, Any]]]:
     branch = Branch(session, repository, ledger, configs, drives_hunts=False)
     try:
         if not branch.recall():
-            return {}, []
+            return {}, [], []
     except BisectorError:  # the mirror is gone; the service clones it again
-        return {}, []
+        return {}, [], []
     snapshot = branch.snapshot(time.time())
     agenda = make_agenda(snapshot, [])
     hunts = {case.hunt.id: case.hunt.config.name for case in snapshot.cases}
@@ -112,7 +119,12 @@ def _stand(
         }
         for work in agenda.work
     ]
-    return agenda.walks, queue
+    broken = [
+        {"configs": list(act.configs), "sha": act.sha, "reason": act.reason}
+        for act in agenda.acts
+        if isinstance(act, Broken)
+    ]
+    return agenda.walks, queue, broken
 
 
 def _is_running(session: Session) -> bool:
@@ -216,10 +228,15 @@ def _lines(watch: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines.append(("head", f"{watch['head'][:10] or 'none yet'}, fetched {fetched}"))
     if watch["fetch_error"]:
         lines.append(("fetch", report.printable(watch["fetch_error"])))
+    if watch["suite_error"]:
+        lines.append(("suite", report.printable(watch["suite_error"])))
     if watch["settings_error"]:
         lines.append(("settings", report.printable(watch["settings_error"])))
     if watch["held"]:
         lines.append(("held", watch["held"]))
+    for found in watch["broken"]:
+        words = f"{', '.join(found['configs'])} since {found['sha'][:10]}: {found['reason']}"
+        lines.append(("broken", report.printable(words)))
     for run in watch["running"]:
         lines.append(
             ("runs", f"{run['config']} {run['sha'][:10]} {run['role']}, {run['steps']} steps")
@@ -243,13 +260,9 @@ def _lines(watch: Mapping[str, Any]) -> list[tuple[str, str]]:
             words += f"; {report.printable(channel['reason'])}"
         lines.append(("channel", words))
     disk = watch["disk"]
-    gigabyte = 1e9
-    lines.append(
-        (
-            "disk",
-            f"{disk['used'] / gigabyte:.2f} of {disk['limit'] / gigabyte:.0f} GB used, {disk['free'] / gigabyte:.0f} GB free",
-        )
-    )
+    used, limit, free = (report.size(disk[key]) for key in ("used", "limit", "free"))
+    over = ", over the limit" if disk["used"] > disk["limit"] else ""
+    lines.append(("disk", f"{used} of {limit} used{over}, {free} free"))
     lines.append(("trained", f"{watch['gpu_minutes_7_days']:.0f} minutes in 7 days"))
     return lines
 

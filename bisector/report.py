@@ -206,6 +206,11 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def size(number: float) -> str:
+    """Return a number of bytes for people."""
+    return f"{number / 1e6:.0f} MB" if number < 1e9 else f"{number / 1e9:.1f} GB"
+
+
 def duration(seconds: float) -> str:
     """Return a duration for people."""
     if seconds < 60:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bisector import bulletin
+from bisector import bulletin, report
 from bisector.acts import Act, Make, NewEnvironment, Open, Revert
 from bisector.agenda import Agenda, make_agenda
 from bisector.background import begin
@@ -294,7 +294,17 @@ class Watcher:
 
     def keep_house(self) -> None:
         """Hold the state directory inside its limit, and forget old messages."""
-        keep_inside(self.session.state, self.session.settings.state.max_size)
+        limit = self.session.settings.state.max_size
+        excess = keep_inside(self.session.state, limit)
+        if excess:
+            text = (
+                f"the state directory is {report.size(excess)} over its limit of "
+                f"{report.size(limit)}, and nothing in it can go"
+            )
+            do = (("do", "Raise state.max_size, or give the service another disk."),)
+            self.write(
+                Record(tells=(bulletin.stalled(f"disk:{time.time() // DAY:.0f}", text, do),))
+            )
         self.ledger.forget(time.time())
 
     def beat(self) -> None:

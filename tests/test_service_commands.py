@@ -137,6 +137,25 @@ def test_a_pause_and_a_limit_hold_work_back_and_say_so(
     assert "hunts a day" in json.loads(ask(service, "status", "--json"))["watch"]["held"]
 
 
+def test_status_names_what_is_broken_and_does_without_the_suite_file(service: Service) -> None:
+    ask(service, "watch", "--once")
+    service.remote.commit("hang", add="hang")
+    service.remote.push()
+    change_settings(service, 'timeout = "20s"', 'timeout = "2s"')
+    change_settings(
+        service, f'dir = "{service.state}"', f'dir = "{service.state}"\nmax_size = "1MB"'
+    )
+    ask(service, "watch", "--once")
+    watch = json.loads(ask(service, "status", "--json"))["watch"]
+    (broken,) = watch["broken"]
+    assert broken["configs"] == ["toy", "toy_acc"]
+    text = ask(service, "status")
+    assert "broken" in text
+    (service.folder / "toy.toml").unlink()
+    watch = json.loads(ask(service, "status", "--json"))["watch"]
+    assert "toy.toml does not exist" in watch["suite_error"]
+
+
 def test_a_running_service_refuses_a_second_reloads_serves_and_stops_at_once(
     service: Service, listener: Listener
 ) -> None:
