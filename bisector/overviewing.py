@@ -36,8 +36,10 @@ STYLES = {"good": "green", "bad": "red", "skipped": "yellow", "presumed": "dim g
 
 def overview(session: Session) -> dict[str, Any]:
     """Return all of it as JSON."""
-    hunts, runs = session.store.recent_hunts(10), session.store.recent_runs(20)
-    return {"watch": _watch(session), **looking.status_json(hunts, runs), "schema": SCHEMA}
+    store = session.store
+    with store.reading():
+        hunts, runs = store.recent_hunts(10), store.recent_runs(20)
+        return {"watch": _watch(session), **looking.status_json(hunts, runs), "schema": SCHEMA}
 
 
 def _watch(session: Session) -> dict[str, Any] | None:

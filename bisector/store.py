@@ -144,6 +144,15 @@ class Store:
                 self._db.execute(f"PRAGMA user_version = {number}")
 
     @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Have everything that is read meanwhile be of one moment, whatever other processes write."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("COMMIT")
+
+    @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Do all of it or nothing; InfraError where the disk or another process is in the way."""
         try:

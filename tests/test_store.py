@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from bisector.errors import BisectorError
+from bisector.ledger import Ledger
 from bisector.model import (
     Change,
     Conclusion,
@@ -130,3 +131,14 @@ def test_a_state_directory_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BisectorError, match="--state"):
         Store(tmp_path / "file" / "state")
+
+
+def test_what_is_read_together_is_of_one_moment(tmp_path: Path) -> None:
+    reader, writer = Store(tmp_path), Store(tmp_path)
+    one, other = Ledger(reader.db, reader.transaction), Ledger(writer.db, writer.transaction)
+    other.set("head", "a")
+    with reader.reading():
+        assert one.get("head") == "a"
+        other.set("head", "b")
+        assert one.get("head") == "a"
+    assert one.get("head") == "b"
