@@ -133,7 +133,8 @@ def test_a_pause_and_a_limit_hold_work_back_and_say_so(
         service.remote.commit("move", add=flag)
         service.remote.push()
         ask(service, "watch", "--once")
-    assert listener.events == ["regression", "culprit", "stalled"]
+    assert listener.events == ["regression", "culprit", "stalled", "regression"]
+    assert any("the hunt waits" in text for _, text in listener.accepted[-1]["details"])
     assert "hunts a day" in json.loads(ask(service, "status", "--json"))["watch"]["held"]
 
 
