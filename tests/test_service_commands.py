@@ -138,6 +138,46 @@ def test_a_pause_and_a_limit_hold_work_back_and_say_so(
     assert "hunts a day" in json.loads(ask(service, "status", "--json"))["watch"]["held"]
 
 
+def test_the_limit_of_gpu_minutes_holds_runs_back_until_they_are_a_day_old(
+    service: Service, listener: Listener
+) -> None:
+    change_settings(service, "[train]", "[limits]\ngpu_minutes_per_day = 3\n[train]")
+    ask(service, "watch", "--once")
+    database = sqlite3.connect(service.state / "bisector.db")
+    with database:
+        database.execute("UPDATE runs SET seconds = 100")  # two runs
+    service.remote.commit("harmless")
+    head = service.remote.push()
+    ask(service, "watch", "--once")
+    watch = json.loads(ask(service, "status", "--json"))["watch"]
+    assert watch["held"] == "the limit of 3 GPU minutes a day is reached"
+    assert {s["verdict"] for s in watch["commits"][0]["configs"].values()} == {"waiting"}
+    assert listener.events == ["stalled"]
+    with database:
+        database.execute("UPDATE runs SET started = started - 86401")
+    database.close()
+    ask(service, "watch", "--once")
+    watch = json.loads(ask(service, "status", "--json"))["watch"]
+    assert (watch["held"], watch["commits"][0]["sha"]) == ("", head)
+    assert {s["verdict"] for s in watch["commits"][0]["configs"].values()} == {"good"}
+
+
+def test_a_channel_named_by_a_variable_and_a_program_hear_of_a_regression(
+    service: Service, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = service.folder / "heard"
+    program = f'[[notify]]\nname = "pager"\nkind = "exec"\ncommand = ["tee", "{heard}"]\n'
+    change_settings(service, f'url = "{listener.url}"\n', f'url_env = "HOOK"\n{program}')
+    monkeypatch.setenv("HOOK", listener.url)
+    ask(service, "watch", "--once")
+    service.remote.commit("scale the loss", add="a")
+    service.remote.push()
+    ask(service, "watch", "--once")
+    assert listener.events == ["regression", "culprit"]
+    assert json.loads(heard.read_text()) == listener.accepted[-1]
+    assert listener.url.encode() not in (service.state / "bisector.db").read_bytes()
+
+
 def test_status_names_what_is_broken_and_does_without_the_suite_file(service: Service) -> None:
     ask(service, "watch", "--once")
     service.remote.commit("hang", add="hang")
