@@ -28,9 +28,7 @@ def main() -> None:
 
         code, is_answer = cli.main(sys.argv[1:])
     except StopError:
-        code = (
-            0 if command == "watch" else INTERRUPTED
-        )  # a service is told to end, never interrupted
+        code = 0 if command == "watch" else INTERRUPTED  # a service ends when it is told to
     except Exception:  # even a broken installation must not look like a verdict
         traceback.print_exc()
         code = OWN_FAULT

@@ -45,25 +45,20 @@ def make_agenda(snapshot: Snapshot, hunting: Sequence[Start]) -> Agenda:
     work = tuple(dict.fromkeys(item for item in wanted if isinstance(item, Start | Make)))
     acts = [item for item in wanted if not isinstance(item, Start | Make)]
     held = snapshot.hold if work else ""
-    if snapshot.hunt_hold and any(_begins_hunt(act) for act in acts):
+    hunts = [act for act in acts if isinstance(act, Open) and act.hunts]
+    if snapshot.hunt_hold and hunts:
         held = held or snapshot.hunt_hold
-        acts = [act for each in acts for act in _without_hunt(each, snapshot)]
+        acts = [act for act in acts if act not in hunts]
+        acts += [replace(act, is_held=True) for act in hunts if not _is_silent(act, snapshot)]
     return Agenda(tuple(acts), () if snapshot.hold else work, walks, held)
 
 
-def _begins_hunt(act: Act) -> bool:
-    return isinstance(act, Open) and act.hunts
-
-
-def _without_hunt(act: Act, snapshot: Snapshot) -> list[Act]:
-    """Return what is left of an act while no hunt may begin: an alarm is told of all the same, once."""
-    if not (isinstance(act, Open) and act.hunts):
-        return [act]
-    is_told = any(
-        found.state is RegressionState.OPEN and (found.config, found.bad) == (act.config, act.bad)
+def _is_silent(opened: Open, snapshot: Snapshot) -> bool:
+    """Whether nothing is to be told of an alarm: it is known, or looks like the end of a regression."""
+    return opened.is_end or any(
+        (found.state, found.config, found.bad) == (RegressionState.OPEN, opened.config, opened.bad)
         for found in snapshot.regressions.values()
     )
-    return [] if act.is_end or is_told else [replace(act, is_held=True)]
 
 
 def _new_environment(tracks: Sequence[Track], walks: Mapping[str, Walk]) -> list[Act | Work]:

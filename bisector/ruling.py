@@ -354,7 +354,7 @@ def _mended(decision: Mended, tracks: Mapping[str, Track]) -> Tell:
     key = _key(decision.broken, tracks)
     return Tell(
         Event.FIXED,
-        f"mended:{key}",
+        f"mended:{key}:{decision.sha}",
         f"{names} {verb} again since {decision.sha[:10]}; it did not since {since}",
         commit=decision.sha,
         answers=key,
