@@ -25,6 +25,7 @@ from bisector.kinship import Back, Kin, Mends, New, Wanted, WantedRevert, find_k
 from bisector.model import Change, Role, Run, Status
 from bisector.standing import (
     Again,
+    Alarm,
     Left,
     Need,
     Purpose,
@@ -143,7 +144,7 @@ def _approach(
     others = _untested(tracks, walks, alarm.bad)
     if others:
         return others
-    if _was_in_vain(snapshot, track, alarm.bad):
+    if _was_in_vain(snapshot, track, alarm):
         return [Broken((config,), alarm.bad, "its runs differ from one to the next")]
     moved, unmoved = _members(tracks, snapshot.tracks, walks, alarm.bad)
     opened = Open(config, alarm.good, alarm.bad, alarm.left, moved, unmoved)
@@ -168,11 +169,13 @@ def _approach(
     return [replace(opened, is_end=not isinstance(kin, New), hunts=anchor.result.crash is None)]
 
 
-def _was_in_vain(snapshot: Snapshot, track: Track, bad: str) -> bool:
-    """Whether a commit was looked into before, to no end: looking again would cost the same for ever."""
+def _was_in_vain(snapshot: Snapshot, track: Track, alarm: Alarm) -> bool:
+    """Whether the same range was looked into before, to no end: looking again would cost the same for ever."""
     vain = (RegressionState.UNREPRODUCED, RegressionState.INCONCLUSIVE)
     return any(
-        (found.class_name, found.bad) == (track.config.class_name, bad) and found.state in vain
+        (found.class_name, found.good, found.bad)
+        == (track.config.class_name, alarm.good, alarm.bad)
+        and found.state in vain
         for found in snapshot.regressions.values()
     )
 

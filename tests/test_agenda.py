@@ -148,6 +148,17 @@ def test_a_long_backlog_that_ends_bad_is_hunted_in() -> None:
     assert world.states() == {"c6": "culprit"}
 
 
+def test_a_change_is_found_behind_one_that_came_to_nothing_at_the_same_commit() -> None:
+    world = World(max_backlog=1)
+    world.push("+y")
+    world.settle()
+    world.push("-y", "+x", "-x", "+x")
+    world.settle()
+    turned = {sha for _, sha in world.turns} - {"c0"}
+    assert turned == {"c1", "c2", "c3", "c4", "c5"}
+    assert world.verdicts()[1:] == ["bad", "good", "bad", "good", "bad"]
+
+
 def test_members_of_one_backlog_that_are_first_tested_at_different_commits_are_one_regression() -> (
     None
 ):
