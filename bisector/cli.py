@@ -239,7 +239,7 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
     except StopError:
         if "--json" in args and "hunt" in args:  # before there was anything to report
             print_json(documents.to_json([]))
-        return INTERRUPTED, False
+        raise
     except InfraError as error:
         return _complain(error, INFRA), False
     except BisectorError as error:

@@ -32,7 +32,7 @@ def ask(service: Service, *args: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("after", [0.15, 0.3, 0.5, 0.8, 1.3])
+@pytest.mark.parametrize("after", [0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.3])
 def test_a_stop_at_any_moment_of_the_start_is_no_failure(service: Service, after: float) -> None:
     service.start()
     time.sleep(after)
