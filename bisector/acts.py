@@ -7,7 +7,7 @@ from bisector.kinship import Kin, Reverted
 from bisector.model import Conclusion, Role, Run
 from bisector.plan import Case, Conclude, Start
 from bisector.standing import Left, Track
-from bisector.watched import Epoch, Inquiry, Regression
+from bisector.watched import Epoch, Inquiry, Regression, RegressionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,15 @@ class Snapshot:
     def culprits(self) -> dict[str, str]:
         """Return the regressions' commits."""
         return {found.id: found.culprit for found in self.regressions.values()}
+
+    def told_of(self, alarm: "Open") -> Regression | None:
+        """Return the open regression of a class's alarm, where people know of it already."""
+        name = next(t.config.class_name for t in self.tracks if t.config.name == alarm.config)
+        for found in self.regressions.values():
+            is_open = found.state is RegressionState.OPEN
+            if is_open and (found.class_name, found.bad) == (name, alarm.bad):
+                return found
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,11 @@ class Open:
     hunts: bool = False
     reason: str = ""
     is_held: bool = False
+
+    @property
+    def begins_hunt(self) -> bool:
+        """Whether a hunt is to begin now."""
+        return self.hunts and not self.is_held
 
 
 @dataclass(frozen=True, slots=True)

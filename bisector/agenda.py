@@ -16,7 +16,7 @@ from bisector.laws import watch_laws
 from bisector.model import Role
 from bisector.plan import Start
 from bisector.standing import Purpose, Track, Walk, is_useless, walk
-from bisector.watched import RegressionState, Word
+from bisector.watched import Word
 
 CONTROL_EVERY = 86_400.0  # seconds between controls of the newest good commit
 
@@ -45,20 +45,13 @@ def make_agenda(snapshot: Snapshot, hunting: Sequence[Start]) -> Agenda:
     work = tuple(dict.fromkeys(item for item in wanted if isinstance(item, Start | Make)))
     acts = [item for item in wanted if not isinstance(item, Start | Make)]
     held = snapshot.hold if work else ""
-    hunts = [act for act in acts if isinstance(act, Open) and act.hunts]
+    hunts = [act for act in acts if isinstance(act, Open) and act.begins_hunt]
     if snapshot.hunt_hold and hunts:
         held = held or snapshot.hunt_hold
         acts = [act for act in acts if act not in hunts]
-        acts += [replace(act, is_held=True) for act in hunts if not _is_silent(act, snapshot)]
+        untold = [act for act in hunts if not (act.is_end or snapshot.told_of(act))]
+        acts += [replace(act, is_held=True) for act in untold]
     return Agenda(tuple(acts), () if snapshot.hold else work, walks, held)
-
-
-def _is_silent(opened: Open, snapshot: Snapshot) -> bool:
-    """Whether nothing is to be told of an alarm: it is known, or looks like the end of a regression."""
-    return opened.is_end or any(
-        (found.state, found.config, found.bad) == (RegressionState.OPEN, opened.config, opened.bad)
-        for found in snapshot.regressions.values()
-    )
 
 
 def _new_environment(tracks: Sequence[Track], walks: Mapping[str, Walk]) -> list[Act | Work]:

@@ -94,7 +94,7 @@ def _end_what_is_over(
             head = walks[found.config].standings[-1]
             if after:
                 ends.append(End(found, after[0]))
-            elif not turns and head.run and head.word in (Word.GOOD, Word.BAD):
+            elif track.has_lost(found) and head.run and head.word in (Word.GOOD, Word.BAD):
                 ends.append(Leave(found, head.sha, track.began >= found.opened))
     return ends
 
@@ -187,15 +187,10 @@ def _untested(tracks: list[Track], walks: Mapping[str, Walk], bad: str) -> list[
         Make(track.config.name, bad, Role.TEST)
         for track in tracks
         if track.anchor(walks[track.config.name].turn)
-        and _is_ahead(track, walks[track.config.name].last, bad)
+        and bad in track.commits
+        and not _is_by(track, bad, walks[track.config.name].last)
         and not _is_known(track, bad)
     ]
-
-
-def _is_ahead(track: Track, last: str, sha: str) -> bool:
-    """Whether a commit of the window comes after the newest one in line."""
-    order = track.commits
-    return sha in order and (last not in order or order.index(last) < order.index(sha))
 
 
 def _members(

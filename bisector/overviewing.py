@@ -20,6 +20,7 @@ from bisector.documents import SCHEMA, moment, regression_json
 from bisector.errors import BisectorError
 from bisector.housekeeping import size_of
 from bisector.ledger import Ledger
+from bisector.model import Config
 from bisector.plan import Start
 from bisector.repo import Repository
 from bisector.session import Session
@@ -47,22 +48,15 @@ def _watch(session: Session) -> dict[str, Any] | None:
     if not session.ledger.get("about"):
         return None
     location, branch_name, suite_name = json.loads(session.ledger.get("about"))
-    names = json.loads(session.ledger.get("configs"))
-    suite_error = ""
-    try:
-        suite = load_suite(suite_name)
-        configs = [suite.configs[name] for name in names if name in suite.configs]
-    except BisectorError as error:  # the file is gone, or wrong by now
-        suite_error, configs = error.problem, []
+    configs, suite_error = _configs(suite_name, json.loads(session.ledger.get("configs")))
     ledger = Ledger(store.db, store.transaction, configs)
     repository = Repository(location, session.state)
     walks, queue, broken = _stand(session, repository, ledger, configs)
-    usage = shutil.disk_usage(session.state)
     return {
         "repository": public(location),
         "branch": branch_name,
         "suite": suite_name,
-        "configs": names,
+        "configs": [config.name for config in configs],
         "is_running": _is_running(session),
         "head": ledger.get("head"),
         "fetched": moment(ledger.get("fetched")),
@@ -92,17 +86,22 @@ def _watch(session: Session) -> dict[str, Any] | None:
         ],
         "regressions": [regression_json(r) for r in ledger.regressions()[-50:]],
         "channels": _channels(session, ledger),
-        "disk": {
-            "used": size_of(session.state),
-            "limit": session.settings.state.max_size,
-            "free": usage.free,
-        },
+        "disk": _disk(session),
         "gpu_minutes_7_days": round(store.seconds_trained_since(time.time() - WEEK) / 60, 1),
     }
 
 
+def _configs(suite: str, names: Sequence[str]) -> tuple[list[Config], str]:
+    """Return the suite's configs of those names, or why there are none: the file is gone, or wrong by now."""
+    try:
+        known = load_suite(suite).configs
+    except BisectorError as error:
+        return [], error.problem
+    return [known[name] for name in names if name in known], ""
+
+
 def _stand(
-    session: Session, repository: Repository, ledger: Ledger, configs: Sequence[Any]
+    session: Session, repository: Repository, ledger: Ledger, configs: Sequence[Config]
 ) -> tuple[Mapping[str, Walk], list[dict[str, str]], list[dict[str, Any]]]:
     branch = Branch(session, repository, ledger, configs, drives_hunts=False)
     try:
@@ -201,6 +200,14 @@ def _channels(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _disk(session: Session) -> dict[str, int]:
+    return {
+        "used": size_of(session.state),
+        "limit": session.settings.state.max_size,
+        "free": shutil.disk_usage(session.state).free,
+    }
 
 
 _STATES = ("waiting", "delivered", "dead")

@@ -22,7 +22,7 @@ from bisector.acts import (
 from bisector.model import Environment, Event, Run
 from bisector.settling import IS_BACK, fix, settle
 from bisector.standing import Same, Track, judge_run
-from bisector.telling import Record, Tell, describe, digest, make_anchor
+from bisector.telling import Record, Tell, describe, digest, make_anchor, tell_of
 from bisector.watched import Anchor, Epoch, Inquiry, Regression, RegressionState, Turn
 
 DAY = 86_400.0
@@ -102,14 +102,12 @@ def accept(regression: Regression, reason: str) -> Record:
     """Return the record of a change that is intended."""
     accepted = replace(regression, state=RegressionState.ACCEPTED, reason=reason)
     commit = regression.culprit or regression.bad
-    told = Tell(
+    told = tell_of(
+        regression,
         Event.ACCEPTED,
         f"accepted:{regression.id}:{commit}",
         f"{regression.config}: the change by {commit[:10]} is accepted",
         (("reason", reason),),
-        regression=regression.id,
-        moved=regression.moved,
-        unmoved=regression.unmoved,
         commit=commit,
     )
     return Record(regressions=(accepted,), tells=(told,))
@@ -123,14 +121,12 @@ def _leave(decision: Leave) -> Record:
     if decision.is_anew:
         reason = f"{culprit} is not on the branch any more; {head} is in line with a new baseline"
         state, event = RegressionState.UNREPRODUCED, Event.INCONCLUSIVE
-    told = Tell(
+    told = tell_of(
+        found,
         event,
         f"left:{found.id}:{decision.head}",
         f"{found.config}: {culprit} left the branch",
         (("how", reason),),
-        regression=found.id,
-        moved=found.moved,
-        unmoved=found.unmoved,
     )
     return Record(regressions=(replace(found, state=state, reason=reason),), tells=(told,))
 
@@ -167,13 +163,10 @@ def _open(decision: Open, snapshot: Snapshot, tracks: Mapping[str, Track], facts
 def _regression(decision: Open, snapshot: Snapshot, track: Track, hunt: str) -> Regression:
     """Return the regression of an alarm: the one already told of, or the one whose commit was pushed away and
     whose trajectory it is, if there is one."""
-    name = track.config.class_name
+    told = snapshot.told_of(decision)
+    if told:
+        return replace(told, good=decision.good, hunt=hunt)
     for known in snapshot.regressions.values():
-        if known.state is RegressionState.OPEN and (known.class_name, known.bad) == (
-            name,
-            decision.bad,
-        ):
-            return replace(known, good=decision.good, hunt=hunt)
         if known.config == decision.config and _is_same_again(track, known, decision.left.run):
             return replace(
                 known,
@@ -185,6 +178,7 @@ def _regression(decision: Open, snapshot: Snapshot, track: Track, hunt: str) -> 
                 hunt=hunt,
                 links=(*known.links, f"first by {known.culprit[:10]}"),
             )
+    name = track.config.class_name
     return Regression(
         id=f"r{digest(name, decision.good, decision.bad, track.now)}",
         class_name=name,
@@ -203,11 +197,9 @@ def _regression(decision: Open, snapshot: Snapshot, track: Track, hunt: str) -> 
 
 
 def _is_same_again(track: Track, known: Regression, run: Run) -> bool:
-    """Whether a run is in line with a regression that is open, but whose commit is not on the branch."""
-    lost = track.anchor(known.culprit) if known.culprit and not known.state.is_over else None
-    if lost is None or any(known.id in turn.opens for turn in track.turns):
-        return False
-    return isinstance(judge_run(track, [run, run], lost), Same)
+    """Whether a run is in line with a regression whose commit was pushed away."""
+    lost = track.anchor(known.culprit) if track.has_lost(known) else None
+    return lost is not None and isinstance(judge_run(track, [run, run], lost), Same)
 
 
 def _without_culprit(regression: Regression, decision: Open, tracks: Mapping[str, Track]) -> Record:
@@ -238,28 +230,24 @@ def _told_of(event: Event, found: Regression, later: str = "") -> Tell:
         details.append(("next", later))
     elif found.hunt:
         details.append(("next", f"the last good commit is as it was; hunting ({found.hunt})"))
-    return Tell(
+    return tell_of(
+        found,
         event,
         f"{event}:{found.id}",
         text,
         tuple(details),
-        regression=found.id,
-        moved=found.moved,
-        unmoved=found.unmoved,
     )
 
 
 def _drop(found: Regression, hunt: str) -> Record:
     reason = "it did not happen again: the commit is in line by now"
     dropped = replace(found, state=RegressionState.UNREPRODUCED, reason=reason)
-    told = Tell(
+    told = tell_of(
+        found,
         Event.INCONCLUSIVE,
         f"dropped:{found.id}",
         f"{found.config}: the mismatch at {found.bad[:10]} was not reproduced",
         (("why", reason),),
-        regression=found.id,
-        moved=found.moved,
-        unmoved=found.unmoved,
         hunt=hunt,
     )
     return Record(regressions=(dropped,), tells=(told,))

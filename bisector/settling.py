@@ -7,7 +7,7 @@ from bisector.acts import Settle, Snapshot
 from bisector.kinship import Back, Mends, New, Returned, Unclear
 from bisector.model import Config, Event, Outcome
 from bisector.standing import Track
-from bisector.telling import Record, Tell, describe, digest, make_anchor
+from bisector.telling import Record, Tell, describe, digest, make_anchor, tell_of
 from bisector.watched import Regression, RegressionState, Turn
 
 IS_BACK = "the trajectory is again what it was before"
@@ -77,14 +77,12 @@ def _turned(
 def fix(found: Regression, sha: str, how: str) -> tuple[Regression, Tell]:
     """Return a regression that a commit fixed, and what is told of it."""
     culprit = found.culprit or found.bad
-    told = Tell(
+    told = tell_of(
+        found,
         Event.FIXED,
         f"fixed:{found.id}:{sha}",
         f"{found.config}: {sha[:10]} fixed what {culprit[:10]} had moved",
         (("how", how),),
-        regression=found.id,
-        moved=found.moved,
-        unmoved=found.unmoved,
         commit=sha,
     )
     return replace(found, state=RegressionState.FIXED, ended_by=sha, reason=how), told
@@ -132,14 +130,12 @@ def _changed(
         links=links,
         reason=kin.reason,
     )
-    told = Tell(
+    told = tell_of(
+        found,
         Event.CHANGED,
         f"changed:{found.id}",
         f"{found.config}: {decision.sha[:10]} moved the trajectory again, on top of {', '.join(links)}",
         (("what", describe(found.deviation, found.crash)), ("why unclear", kin.reason)),
-        regression=found.id,
-        moved=found.moved,
-        unmoved=found.unmoved,
         commit=decision.sha,
         hunt=found.hunt,
     )
@@ -165,14 +161,12 @@ def _new(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -> R
         else f"{found.config} moved between {found.good[:10]} and {found.bad[:10]}, "
         f"but no single commit can be named"
     )
-    told = Tell(
+    told = tell_of(
+        found,
         event,
         f"{event}:{found.id}:{decision.sha}",
         text,
         tuple(details),
-        regression=found.id,
-        moved=found.moved,
-        unmoved=found.unmoved,
         commit=decision.sha if is_culprit else "",
         hunt=found.hunt,
     )
@@ -183,7 +177,12 @@ def _new(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -> R
         for r in closes
         if r in snapshot.regressions
     ]
-    over += [_replace(lost, found) for lost in _pushed_away(snapshot, track, found)]
+    over += [
+        _replace(lost, found)
+        for lost in snapshot.regressions.values()
+        if lost.config == found.config and lost.culprit and track.has_lost(lost)
+        if lost.id != found.id
+    ]
     return replace(
         record,
         ended=(decision.inquiry.id,),
@@ -192,30 +191,15 @@ def _new(decision: Settle, snapshot: Snapshot, tracks: Mapping[str, Track]) -> R
     )
 
 
-def _pushed_away(snapshot: Snapshot, track: Track, found: Regression) -> list[Regression]:
-    """Return the config's other open regressions whose commits are not on the branch any more."""
-    on_line = {id_ for turn in track.turns for id_ in turn.opens}
-    return [
-        each
-        for each in snapshot.regressions.values()
-        if each.config == found.config
-        and each.culprit
-        and not each.state.is_over
-        and each.id not in on_line | {found.id}
-    ]
-
-
 def _replace(lost: Regression, found: Regression) -> tuple[Regression, Tell]:
     """Return a regression whose commit was pushed away, over now that another one is known, and what is told."""
     reason = f"{lost.culprit[:10]} left the branch; what moves the trajectory now is {found.id}"
-    told = Tell(
+    told = tell_of(
+        lost,
         Event.CHANGED,
         f"left:{lost.id}:{found.id}",
         f"{lost.config}: {lost.culprit[:10]} left the branch",
         (("how", reason),),
-        regression=lost.id,
-        moved=lost.moved,
-        unmoved=lost.unmoved,
     )
     over = replace(
         lost, state=RegressionState.UNREPRODUCED, reason=reason, links=(*lost.links, found.id)

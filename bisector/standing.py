@@ -11,7 +11,7 @@ from enum import StrEnum
 from bisector.compare import deviations, has_data_changed, headline, largest_differences
 from bisector.judge import skip_reason
 from bisector.model import Config, Crash, Deviation, Run, RunResult, Status
-from bisector.watched import Epoch, RegressionState, Turn, Word
+from bisector.watched import Epoch, Regression, RegressionState, Turn, Word
 
 CRASH = Deviation(None, "crash", None, 0.0, 0.0, 0.0)
 
@@ -122,6 +122,10 @@ class Track:
             for turn, opened in found.items()
         }
 
+    def has_lost(self, found: Regression) -> bool:
+        """Whether a regression is not over, but no commit of the branch opens it: its own was pushed away."""
+        return not (found.state.is_over or any(found.id in turn.opens for turn in self.turns))
+
     def differs(self, run: Run, anchor: Settled) -> list[Deviation]:
         """Return how a completed run deviates from an anchor that completed: what to lead with, then one
         deviation of each other metric."""
@@ -214,7 +218,7 @@ def judge_run(track: Track, runs: list[Run], anchor: Settled) -> Reading:
 def _since_before(track: Track, run: Run, crashed: Settled) -> list[Deviation]:
     """Return how a run deviates from the newest trajectory before what crashed."""
     shas = [turn.sha for turn in track.turns]
-    own = next((turn for (turn, _, _), each in track.anchors.items() if each == crashed), "")
+    own = next((turn for (turn, _, _), each in track.anchors.items() if each.id == crashed.id), "")
     before = shas[: shas.index(own)] if own in shas else []
     anchors = (track.anchor(turn) for turn in reversed(before))
     trained = next((a for a in anchors if a and a.result.status is Status.COMPLETED), None)

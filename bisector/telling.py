@@ -48,6 +48,27 @@ class Record:
     tells: tuple[Tell, ...] = ()
 
 
+def tell_of(
+    found: Regression,
+    event: Event,
+    key: str,
+    text: str,
+    details: tuple[tuple[str, str], ...] = (),
+    *,
+    commit: str = "",
+    hunt: str = "",
+) -> Tell:
+    """Return what is told of a regression, with the members that it is known to have moved."""
+    return Tell(
+        *(event, key, text, details),
+        regression=found.id,
+        moved=found.moved,
+        unmoved=found.unmoved,
+        commit=commit,
+        hunt=hunt,
+    )
+
+
 def message_id(key: str) -> str:
     """Return the id of the message of that key."""
     return f"m{digest(key)}"

@@ -152,7 +152,7 @@ class Watcher:
             self.branch.keep_reverted(act.sha, act.reverts, made)
             return True
         facts = Facts()
-        if isinstance(act, Open) and act.hunts and not act.is_held:
+        if isinstance(act, Open) and act.begins_hunt:
             facts = Facts(hunt=self._begin_hunt(act))
         if isinstance(act, NewEnvironment):
             ids = {epoch.environment for epoch in (*act.before, *act.after)}

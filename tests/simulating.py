@@ -144,8 +144,7 @@ class World:
             if isinstance(act, Revert):
                 self._revert(act)
                 return True
-            begins = isinstance(act, Open) and act.hunts and not act.is_held
-            hunt_id = self._begin(act) if begins else ""
+            hunt_id = self._begin(act) if isinstance(act, Open) and act.begins_hunt else ""
             environments = {e.environment: make_environment(e.environment) for e in self.epochs}
             if self.write(rule(act, snapshot, Facts(environments, hunt_id))):
                 return True
