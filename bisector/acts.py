@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from bisector.kinship import Kin, Reverted
 from bisector.model import Conclusion, Role, Run
-from bisector.plan import Case, Conclude, Start
+from bisector.plan import Cancel, Case, Conclude, Start
 from bisector.standing import Left, Track
 from bisector.watched import Epoch, Inquiry, Regression, RegressionState
 
@@ -215,6 +215,7 @@ Act = (
     | Broken
     | Mended
     | NewEnvironment
+    | Cancel
     | Conclude
 )
 Work = Start | Make

@@ -31,10 +31,10 @@ class Agenda:
     held: str = ""  # why some of it has to wait
 
 
-def make_agenda(snapshot: Snapshot, hunting: Sequence[Start]) -> Agenda:
-    """Return what to do; `hunting` are the hunts' runs in flight."""
+def make_agenda(snapshot: Snapshot, hunting: Sequence[Start], width: int = 1) -> Agenda:
+    """Return what to do; `hunting` are the hunts' runs in flight, and `width` is how many go side by side."""
     walks = {track.config.name: walk(track) for track in snapshot.tracks}
-    wanted: list[Act | Work] = list(plan.next_actions(snapshot.cases, hunting))
+    wanted: list[Act | Work] = list(plan.next_actions(snapshot.cases, hunting, width))
     for name in dict.fromkeys(track.config.class_name for track in snapshot.tracks):
         tracks = [track for track in snapshot.tracks if track.config.class_name == name]
         wanted += look_into(snapshot, tracks, walks)

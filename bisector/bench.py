@@ -67,10 +67,8 @@ class Bench:
 
     def __exit__(self, *_: object) -> None:
         """End what runs; nothing of it is observed."""
-        for flight in self.in_flight:
-            flight.running.cancel()
-            self._clear(flight)
-        self.in_flight.clear()
+        for flight in list(self.in_flight):
+            self.cancel(flight.order)
         for folder in (self._checkouts, self._scratch):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -95,6 +93,13 @@ class Bench:
         else:
             self._slots.give(slots)
         return True
+
+    def cancel(self, order: Order) -> None:
+        """End a run in progress; nothing of it is observed."""
+        for flight in [each for each in self.in_flight if each.order == order]:
+            flight.running.cancel()
+            self.in_flight.remove(flight)
+            self._clear(flight)
 
     def collect(self) -> list[tuple[Order, Run]]:
         """Return the runs that ended since the last call, stored already, with what ordered them."""

@@ -6,15 +6,13 @@ Where c₂ is back on the good end's trajectory, c₁ and c₂ are a change and 
 oldest link that remains is the answer; the chain ends as soon as a link is on the bad end's trajectory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bisector import search
 from bisector.judge import Rule, judge
 from bisector.model import Link, RunResult, Status, Trajectory, Verdict
-from bisector.search import Probe
-
-ResultsAt = Callable[[int], Sequence[RunResult]]
+from bisector.search import Probes, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +31,57 @@ class Chain:
     transient: tuple[Anchored, ...]
 
 
-def follow(
-    length: int, results_at: ResultsAt, is_skipped: Callable[[int], bool], rule: Rule
-) -> Probe | Chain:
-    """Return the next commit to test, or the whole chain.
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What is known of positions 0, the good end, to `length`, the bad end.
 
-    Positions run from 0, the good end, to `length`, the bad end; `results_at` gives a position's runs,
-    oldest first, and `is_skipped` whether the user ruled it out.
+    `results` has each tested position's runs, oldest first; `skipped` are the positions that the user ruled
+    out, `in_flight` those that are being tested, and `width` is how many may be at once.
     """
-    last = trajectory_of(results_at(length))
-    anchors = [trajectory_of(results_at(0))]
+
+    length: int
+    results: Mapping[int, Sequence[RunResult]]
+    skipped: Collection[int] = ()
+    in_flight: Collection[int] = ()
+    width: int = 1
+
+
+def follow(tested: Tested, rule: Rule) -> Probes | Chain:
+    """Return the commits to test next, or the whole chain."""
+    last = trajectory_of(tested.results[tested.length])
+    anchors = [trajectory_of(tested.results[0])]
     found: list[Anchored] = []
     transient: list[Anchored] = []
     start = 0
     while not found or not _is_explained(anchors[-1], last, rule):
-
-        def verdict_at(position: int, anchor: Trajectory = anchors[-1]) -> Verdict | None:
-            if position == length:
-                return Verdict.BAD
-            return (
-                Verdict.SKIP if is_skipped(position) else judge(results_at(position), anchor, rule)
-            )
-
-        step = search.narrow(start, length, verdict_at)
-        if isinstance(step, Probe):
+        step = search.narrow(
+            start,
+            tested.length,
+            _read(tested, anchors[-1], rule),
+            width=tested.width,
+            in_flight=tested.in_flight,
+        )
+        if isinstance(step, Probes):
             return replace(step, found=tuple(anchored.link for anchored in found))
         found.append(Anchored(step, anchors[-1]))
-        anchors.append(trajectory_of(results_at(step.child)))
+        anchors.append(trajectory_of(tested.results[step.child]))
         start = step.child
         back = _earlier_anchor(anchors, rule)
         if back is not None:
             transient += found[back:]
             del found[back:], anchors[back + 1 :]
     return Chain(tuple(found), tuple(transient))
+
+
+def _read(tested: Tested, anchor: Trajectory, rule: Rule) -> list[Reading]:
+    """Return the verdicts on what was tested, against the trajectory of the last change."""
+    readings = [Reading(position, Verdict.SKIP) for position in tested.skipped]
+    for position, results in tested.results.items():
+        if 0 < position < tested.length and position not in tested.skipped:
+            verdict = judge(results, anchor, rule)
+            if verdict:
+                readings.append(Reading(position, verdict))
+    return readings
 
 
 def trajectory_of(results: Sequence[RunResult]) -> Trajectory:

@@ -37,6 +37,7 @@ from bisector.terminal import (
     USER_ERROR,
     AsJson,
     ConfigNames,
+    Jobs,
     Python,
     Repo,
     SettingsFile,
@@ -74,15 +75,18 @@ def hunt(
         int | None, typer.Option("--max-runs", help="Stop after so many runs.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Hunt afresh.")] = False,
+    jobs: Jobs = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
     """Find what moved a trajectory between two commits."""
-    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python))
+    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0))
     options = HuntOptions(exact, thorough, tuple(skip or ()), max_runs, again)
     question = hunting.Question(good, bad, options)
     with TerminalProgress(is_verbose=verbose) as progress:
-        reports = hunting.hunt(session, question, progress, lambda cases: _expect(progress, cases))
+        reports = hunting.hunt(
+            session, question, progress, lambda cases: _expect(session, progress, cases)
+        )
     if as_json:
         print_json(documents.to_json(reports))
     else:
@@ -91,13 +95,13 @@ def hunt(
     answer(hunt_exit_code([found.conclusion.outcome for found in reports]))
 
 
-def _expect(progress: TerminalProgress, cases: Sequence[plan.Case]) -> None:
+def _expect(session: Session, progress: TerminalProgress, cases: Sequence[plan.Case]) -> None:
     for case in cases:
         commits = len(case.commits) - 1
         stored = f", {len(case.runs)} stored" if case.runs else ""
         progress.said(
             f"{case.hunt.config.name}: {report.count(commits, 'commit')}, about "
-            f"{plan.expected_runs(commits)} runs if the ends differ and nothing is skipped{stored}"
+            f"{plan.expected_runs(commits, session.jobs)} runs if the ends differ and nothing is skipped{stored}"
         )
 
 

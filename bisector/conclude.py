@@ -32,7 +32,7 @@ from bisector.model import (
     Trajectory,
     Verdict,
 )
-from bisector.search import Probe
+from bisector.search import Probes
 
 CONFIRMATIONS = 2  # fresh runs of culprit and of parent
 CRASHED = Deviation(None, "crash", None, float("nan"), float("nan"), 0.0)
@@ -50,7 +50,7 @@ class Evidence:
     open: tuple[Link, ...] = ()
     chain: Chain = field(default_factory=lambda: Chain((), ()))
 
-    def within(self, probe: Probe) -> "Evidence":
+    def within(self, probe: Probes) -> "Evidence":
         """Return the evidence while the search runs: links found, and where it looks now."""
         return replace(self, open=(*probe.found, Link(probe.good, probe.bad)))
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from bisector import plan
 from bisector.bench import POLL, Bench, InFlight, Order
 from bisector.model import Conclusion, Outcome, Run
-from bisector.plan import Case, Conclude, Start
+from bisector.plan import Action, Cancel, Case, Start
 from bisector.session import Session
 
 
@@ -31,7 +31,7 @@ class Loop:
     def __init__(self, session: Session, bench: Bench, progress: Progress) -> None:
         self._session, self._bench, self._progress = session, bench, progress
         self._cases: dict[str, Case] = {}
-        self._actions: list[Start | Conclude] = []
+        self._actions: list[Action] = []
         self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
         self.conclusions: dict[str, Conclusion] = {}
 
@@ -51,7 +51,7 @@ class Loop:
         in_flight = [_start(flight.order) for flight in self._bench.in_flight]
         seen = (in_flight, len(cases))
         if ended or seen != self._planned_for:
-            self._actions = plan.next_actions(cases, in_flight)
+            self._actions = plan.next_actions(cases, in_flight, self._session.jobs)
             self._planned_for = seen
         done = [self._do(action) for action in self._actions]
         self._progress.tick(self._bench.in_flight, cases)
@@ -66,16 +66,20 @@ class Loop:
         self._cases[order.hunt] = replace(case, runs=tuple(runs))
         self._progress.finished(run, order.config.name)
 
-    def _do(self, action: Start | Conclude) -> bool:
+    def _do(self, action: Action) -> bool:
         if isinstance(action, Start):
-            hunt = self._cases[action.hunt].hunt
-            return self._bench.start(
-                Order(hunt.id, action.sha, action.role, hunt.config, hunt.environment)
-            )
+            return self._bench.start(self._order(action))
+        if isinstance(action, Cancel):
+            self._bench.cancel(self._order(action.start))
+            return True
         self._session.store.conclude(action.hunt, action.conclusion)
         self.conclusions[action.hunt] = action.conclusion
         del self._cases[action.hunt]
         return True
+
+    def _order(self, start: Start) -> Order:
+        hunt = self._cases[start.hunt].hunt
+        return Order(hunt.id, start.sha, start.role, hunt.config, hunt.environment)
 
 
 def _start(order: Order) -> Start:

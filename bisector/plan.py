@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bisector import conclude, search
-from bisector.chain import Anchored, Chain, follow
+from bisector.chain import Anchored, Chain, Tested, follow
 from bisector.judge import Ends, Rule, Unstable, make_rule, measure_noise, read_end
 from bisector.model import (
     Conclusion,
@@ -22,7 +22,7 @@ from bisector.model import (
     Status,
     Trajectory,
 )
-from bisector.search import Probe
+from bisector.search import Probes
 
 END_RUNS = 2
 NOISE_RUNS = 2  # more of each end where its two runs differ
@@ -65,24 +65,35 @@ class Conclude:
     conclusion: Conclusion
 
 
-Action = Start | Conclude
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a run in flight: an answer has made it useless."""
+
+    start: Start
 
 
-def next_actions(cases: Sequence[Case], in_flight: Sequence[Start]) -> list[Action]:
-    """Return what to start or conclude now, most urgent first; empty while runs in flight decide.
+Action = Start | Cancel | Conclude
 
-    The ends of all hunts come first, then the hunts in order, one at a time.
+
+def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int = 1) -> list[Action]:
+    """Return what to start, cancel or conclude now, most urgent first; empty while runs in flight decide.
+
+    The ends of all hunts come first, then the hunts in order, one at a time, each with up to `width`
+    commits tested at once.
     """
     actions: list[Action] = []
     waiting = False
     for case in sorted(cases, key=lambda case: _ends(case) is not None):
         if waiting and _ends(case) is not None:
             break
-        wanted = next_step(case)
+        running = Counter(start for start in in_flight if start.hunt == case.hunt.id)
+        wanted = next_step(case, list(running), width)
         if isinstance(wanted, Conclusion):
+            actions += [Cancel(start) for start in running.elements()]
             actions.append(Conclude(case.hunt.id, wanted))
             continue
-        running = Counter(in_flight)
+        useless = [s for s in running if s.role is Role.SEARCH and s not in wanted]
+        actions += [Cancel(start) for start in useless]
         for start in wanted:
             if running[start] > 0:
                 running[start] -= 1
@@ -92,7 +103,9 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start]) -> list[Acti
     return actions
 
 
-def next_step(case: Case) -> list[Start] | Conclusion:
+def next_step(
+    case: Case, in_flight: Sequence[Start] = (), width: int = 1
+) -> list[Start] | Conclusion:
     """Return the runs that this hunt needs now, in flight or not, or its conclusion."""
     ends = _ends(case)
     if ends is None:
@@ -104,10 +117,11 @@ def next_step(case: Case) -> list[Start] | Conclusion:
         assert isinstance(ends, Ends)
         return conclude.not_reproduced(ends, case.hunt)
     evidence = conclude.Evidence(case.hunt, case.commits, case.results, ends, rule)
-    step = follow_chain(case, rule)
-    if isinstance(step, Probe):
-        start = Start(case.hunt.id, case.commits[step.position], Role.SEARCH)
-        return _afford(case, [start], reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
+    width = 1 if case.max_runs else max(width // case.hunt.config.num_processes, 1)
+    step = follow_chain(case, rule, [s.sha for s in in_flight if s.role is Role.SEARCH], width)
+    if isinstance(step, Probes):
+        starts = [Start(case.hunt.id, case.commits[p], Role.SEARCH) for p in step.positions]
+        return _afford(case, starts, reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
     wanted = _confirmations(case, step)
     evidence = evidence.with_chain(step)
     more = _afford(case, wanted, reserve=0, evidence=evidence) if wanted else []
@@ -126,29 +140,29 @@ def runs_left(case: Case) -> int:
     if rule is None:
         return 0
     step = follow_chain(case, rule)
-    if isinstance(step, Probe):
-        return search.search_bound(step.bad - step.good) + confirm
+    if isinstance(step, Probes):
+        return search.search_bound(step.left) + confirm
     return len(_confirmations(case, step))
 
 
-def expected_runs(commits: int) -> int:
-    """Return the runs of a hunt over `commits` commits without skips: ends, search, confirmation."""
-    return 2 * END_RUNS + search.search_bound(commits) + 2 * conclude.CONFIRMATIONS
+def expected_runs(commits: int, width: int = 1) -> int:
+    """Return the most runs of a hunt over `commits` commits without skips: ends, search, confirmation."""
+    probes = min(search.search_bound(commits, width) * width, commits - 1)
+    return 2 * END_RUNS + probes + 2 * conclude.CONFIRMATIONS
 
 
-def follow_chain(case: Case, rule: Rule) -> Probe | Chain:
-    """Return the commit to test next, or the chain of changes, over the case's commits."""
-
-    def results_at(position: int) -> list[RunResult]:
-        return case.results(case.commits[position], Role.END, Role.SEARCH)
-
-    skipped = set(case.hunt.skip)
-    return follow(
-        len(case.commits) - 1,
-        results_at,
-        lambda position: case.commits[position] in skipped,
-        rule,
-    )
+def follow_chain(
+    case: Case, rule: Rule, in_flight: Sequence[str] = (), width: int = 1
+) -> Probes | Chain:
+    """Return the commits to test next, or the chain of changes, over the case's commits."""
+    order = {sha: position for position, sha in enumerate(case.commits)}
+    results: dict[int, list[RunResult]] = {}
+    for run in case.runs:
+        if run.role in (Role.END, Role.SEARCH):
+            results.setdefault(order[run.sha], []).append(run.result)
+    skipped = [order[sha] for sha in case.hunt.skip]
+    testing = [order[sha] for sha in in_flight]
+    return follow(Tested(len(case.commits) - 1, results, skipped, testing, width), rule)
 
 
 # The ends

@@ -1,132 +1,246 @@
-"""Decides which commit to test next, from the verdicts so far; knows positions only, no git, no floats.
+"""Decides which commits to test next, from the verdicts so far; knows positions only, no git, no floats.
 
-A range is the positions `good` … `bad`: the first is known good, the last known bad. Every call replays
-the search from its beginning, so the answer depends on the verdicts alone and a restart needs no state.
+A range is the positions `start` … `end`: the first is known good, the last known bad. Nothing is remembered
+between calls, so the answer depends on the verdicts alone and a restart needs no state.
+
+    start · · · good ]  c · · c · · · c · ·  [ bad · · · end       c: the candidates that are left
+
+Why the end is sound where most commits are never run: a run's footprint is all that it read of the checkout.
+A commit that does not touch it leaves every read as it was, so the run would go the same way, step by step,
+and end the same. A verdict therefore holds from its run on until the next commit that touches the run's own
+footprint, and back to the last one that did. `narrow` closes a link only where the good side's verdict reaches
+up to the commit before the bad side's: no commit in between touches what the newest good run read. That other
+commits touch nothing that run knows of is used only to choose what to probe: a file that exists, and matters,
+only in the middle of the range is in the footprint of the run that met it, and the candidates grow by it.
 """
 
-from collections.abc import Callable
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from bisector.model import Link, Verdict
 
-VerdictAt = Callable[[int], Verdict | None]
+
+@dataclass(frozen=True)
+class Reading:
+    """The verdict on the commit at `position`, which was run.
+
+    `marks` are the positions, ascending, of all commits that touch what the run read; None: not known, so
+    that the verdict holds for this commit alone.
+    """
+
+    position: int
+    verdict: Verdict
+    marks: Sequence[int] | None = None
+
+    @cached_property
+    def first(self) -> int:
+        """Return the oldest position that gives the same."""
+        if self.marks is None:
+            return self.position
+        index = bisect_right(self.marks, self.position) - 1
+        return self.marks[index] if index >= 0 else 0
+
+    def last(self, end: int) -> int:
+        """Return the newest position up to `end` that gives the same."""
+        if self.marks is None:
+            return self.position
+        index = bisect_right(self.marks, self.position)
+        return min(self.marks[index] - 1, end) if index < len(self.marks) else end
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """Test the commit at `position` next; the answer lies after `good` and no later than `bad`."""
+class Probes:
+    """Test the commits at `positions`, those in flight among them; the answer lies after `good` and no
+    later than `bad`, where `left` commits can matter."""
 
-    position: int
+    positions: tuple[int, ...]
     good: int
     bad: int
+    left: int
     found: tuple[Link, ...] = ()  # earlier links of the chain, not yet confirmed
 
 
-def narrow(good: int, bad: int, verdict_at: VerdictAt) -> Probe | Link:
-    """Return the next position to test, or the link that the verdicts have closed.
+def narrow(
+    start: int,
+    end: int,
+    readings: Sequence[Reading],
+    *,
+    width: int = 1,
+    in_flight: Collection[int] = (),
+) -> Probes | Link:
+    """Return the next positions to test, `width` at once, or the link that the verdicts have closed.
 
-    `verdict_at` gives a position's verdict, or None where it has not been tested. It asks for at most
-    ⌈log₂ n⌉ + Σ 2⌈log₂(1 + s)⌉ positions, with n = bad − good and s the length of each stretch of
-    neighbouring skips that was met. The link's ends have verdicts good and bad; between them are only
-    skips, and commits between two skips that are taken to belong to the same stretch.
+    `start` is good and `end` is bad, whether or not a reading says so. One at a time it asks for at most
+    ⌈log₂ n⌉ + Σ 2⌈log₂(1 + s)⌉ positions, with n the candidates and s the length of each stretch of
+    neighbouring skips that was met; several at once cut what is left into `width` + 1 parts. Between the
+    link's ends are only skips, and commits between two skips that are taken to belong to one stretch.
     """
-    replay = _Replay(good, bad, verdict_at)
-    while replay.bad - replay.good > 1:
-        step = replay.advance()
-        if step is not None:
-            return step
-    return Link(replay.good, replay.bad)
+    inside = [r for r in readings if start <= r.position <= end]
+    good, bad = _bounds(start, end, inside)
+    between = _Between(good.last(end), bad.first, inside, good.marks)
+    if not between.unknown:
+        return Link(between.good, between.bad)
+    wanted = [p for p in sorted(set(in_flight)) if between.good < p < between.bad]
+    if between.skips and len(wanted) < width:
+        beside = _beside_stretch(between, _Budget(start, end, inside, width))
+        if beside is None:
+            return Link(between.good, between.bad)
+        wanted += [beside] if beside not in wanted else []
+    wanted += _cut(between.unknown, wanted, width - len(wanted))
+    return Probes(tuple(wanted), between.good, between.bad, len(between.unknown) + 1)
 
 
-def search_bound(commits: int) -> int:
-    """Return the most probes that a range of `commits` needs where nothing is skipped: ⌈log₂ n⌉."""
-    return (commits - 1).bit_length()
+def search_bound(commits: int, width: int = 1) -> int:
+    """Return the rounds that `commits` candidates need where nothing is skipped: ⌈log_{width + 1} n⌉."""
+    rounds, reach = 0, 1
+    while reach < commits:
+        rounds, reach = rounds + 1, reach * (width + 1)
+    return rounds
 
 
-class _UnknownError(Exception):
-    """The replay met a position without a verdict."""
+# Bounds
 
 
-class _Replay:
-    """The bounds so far, and which positions were asked for on the way."""
+def _bounds(start: int, end: int, readings: Sequence[Reading]) -> tuple[Reading, Reading]:
+    """Return the readings that bound the answer: the oldest bad one, and the newest good one before it."""
+    goods = [r for r in readings if r.verdict is Verdict.GOOD and r.position < end]
+    bads = [r for r in readings if r.verdict is Verdict.BAD and r.position > start]
+    goods = goods if any(r.position == start for r in goods) else [Reading(start, _GOOD), *goods]
+    bads = bads if any(r.position == end for r in bads) else [*bads, Reading(end, _BAD)]
+    bad = min(bads, key=lambda r: (r.first, r.position))
+    before = [r for r in goods if r.position < bad.position]
+    good = max(before, key=lambda r: (r.last(end), r.position))
+    if good.last(end) < bad.first:
+        return good, bad
+    # Two runs that must be equal differ: what they read is no evidence, so only they themselves count.
+    bad = min(bads, key=lambda r: r.position)
+    good = max((r for r in goods if r.position < bad.position), key=lambda r: r.position)
+    return Reading(good.position, _GOOD), Reading(bad.position, _BAD)
 
-    def __init__(self, good: int, bad: int, verdict_at: VerdictAt) -> None:
+
+_GOOD, _BAD = Verdict.GOOD, Verdict.BAD
+
+
+class _Between:
+    """What lies between the bounds: `items` are the skipped and the unknown positions, ascending."""
+
+    def __init__(
+        self, good: int, bad: int, readings: Sequence[Reading], marks: Sequence[int] | None
+    ) -> None:
         self.good, self.bad = good, bad
-        self._commits = bad - good
-        self._verdict_at = verdict_at
-        self._asked: dict[int, Verdict] = {}
-        self._position = good
+        skipped = [r for r in readings if r.verdict is Verdict.SKIP and good < r.position < bad]
+        self.skips = sorted(r.position for r in skipped)
+        everything = range(good + 1, bad)
+        some = everything if marks is None else marks[_after(marks, good) : bisect_left(marks, bad)]
+        self.unknown: Sequence[int] = some
+        self.items: Sequence[int] = some
+        if skipped:
+            covered = [(r.first, r.last(bad - 1)) for r in skipped]
+            self.unknown = _uncovered(some, covered) or _uncovered(everything, covered)
+            self.items = sorted({*self.unknown, *self.skips})
 
-    def advance(self) -> Probe | Link | None:
-        """Take one step; None means that the bounds moved."""
-        try:
-            middle = (self.good + self.bad) // 2
-            return self._cross_stretch(middle) if self._is_skip(middle) else None
-        except _UnknownError:
-            return Probe(self._position, self.good, self.bad)
 
-    def _is_skip(self, position: int) -> bool:
-        """Ask for one verdict; move a bound unless it is a skip."""
-        self._position = position
-        verdict = self._verdict_at(position)
-        if verdict is None:
-            raise _UnknownError
-        self._asked[position] = verdict
-        if verdict is Verdict.GOOD:
-            self.good = max(self.good, position)
-        elif verdict is Verdict.BAD:
-            self.bad = min(self.bad, position)
-        return verdict is Verdict.SKIP
+def _after(marks: Sequence[int], position: int) -> int:
+    return bisect_right(marks, position)
 
-    # A stretch of skips around the middle, with what is known of it:
-    #
-    #     good · · · [first s s s middle s s last] · · · bad
-    #
-    # Step away to the right by doubling, then to the left, beginning as wide as the right side was (so
-    # the left side costs one probe where the two are alike), then halve the two gaps. As soon as the
-    # stretch lies outside the bounds, the plain search goes on.
 
-    def _cross_stretch(self, middle: int) -> Probe | Link | None:
-        first = last = middle
-        offset = 1
-        while (at := middle + offset) < self.bad and self._is_skip(at):
-            last, offset = at, 2 * offset + 1
-        width = (offset + 1) // 2
-        while self._encloses(middle) and (at := first - width) > self.good and self._is_skip(at):
-            first, width = at, 2 * width
-        while self._encloses(middle) and first - self.good > 1:
-            at = (self.good + first) // 2
-            first = at if self._is_skip(at) else first
-        while self._encloses(middle) and self.bad - last > 1:
-            at = (last + self.bad) // 2
-            last = at if self._is_skip(at) else last
-        while self._encloses(middle):
-            left, gap = self._widest_gap()
-            if gap == 1 or not self._has_budget(gap):
-                break
-            self._is_skip(left + gap // 2)
-        return Link(self.good, self.bad) if self._encloses(middle) else None
+def _uncovered(positions: Sequence[int], covered: Sequence[tuple[int, int]]) -> list[int]:
+    return [p for p in positions if not any(first <= p <= last for first, last in covered)]
 
-    def _encloses(self, position: int) -> bool:
-        return self.good < position < self.bad
 
-    def _widest_gap(self) -> tuple[int, int]:
-        """Return where the most untested neighbours between the bounds begin, and that gap's width."""
-        inside = [self.good, *sorted(p for p in self._asked if self._encloses(p)), self.bad]
-        width, left = max((b - a, a) for a, b in pairwise(inside))
-        return left, width
+# Where to cut
 
-    def _has_budget(self, gap: int) -> bool:
-        """Whether the bound, with neighbouring skips taken as one stretch, allows halving `gap`."""
-        total, length, previous = search_bound(self._commits), 0, None
-        for position in sorted(self._asked):
-            if self._asked[position] is not Verdict.SKIP:
+
+def _cut(unknown: Sequence[int], taken: Sequence[int], count: int) -> list[int]:
+    """Return `count` unknown positions that, with those taken already, leave the smallest widest part."""
+    edges = [-1, *(bisect_left(unknown, p) for p in sorted(taken)), len(unknown)]
+    free = [b - a - 1 for a, b in pairwise(edges)]
+    cuts = [0] * len(free)
+    parts = [(float(-n), i) for i, n in enumerate(free) if n > 0]
+    heapq.heapify(parts)
+    for _ in range(max(count, 0)):
+        if not parts:
+            break
+        _, i = heapq.heappop(parts)
+        cuts[i] += 1
+        if cuts[i] < free[i]:
+            heapq.heappush(parts, (1 - (free[i] + 1) / (cuts[i] + 1), i))
+    found = []
+    for edge, room, k in zip(edges, free, cuts, strict=False):
+        found += [unknown[edge + j * (room + 1) // (k + 1)] for j in range(1, k + 1)]
+    return [p for p in found if p not in taken]
+
+
+# A stretch of skips around the middle, with what is known of it:
+#
+#     good · · · [first s s s middle s s last] · · · bad
+#
+# Step away to the right by as much as is known of it, which doubles it, then to the left, then halve the two
+# gaps. As soon as the stretch lies outside the bounds, or far from the middle, the plain search goes on.
+
+
+def _beside_stretch(between: _Between, budget: "_Budget") -> int | None:
+    """Return the position to test where skips are between the bounds; None: what is left is one stretch."""
+    items, count = between.items, len(between.items)
+    skips = [bisect_left(items, p) for p in between.skips]
+    middle = (count + 1) // 2 - 1
+    first, last = _stretch(skips, middle)
+    width = last - first + 1
+    is_left_open = last + width >= count
+    if not (is_left_open or first - width <= middle <= last + width):
+        return items[middle]
+    if last + width < count:
+        return items[last + width]
+    if first - width >= 0:
+        return items[first - width]
+    if first > 0:
+        return items[(first - 1) // 2]
+    if last < count - 1:
+        return items[(last + count) // 2]
+    gap, left = max((b - a, a) for a, b in pairwise(skips))
+    return items[left + gap // 2] if gap > 1 and budget.allows(gap) else None
+
+
+def _stretch(skips: Sequence[int], middle: int) -> tuple[int, int]:
+    """Return the first and last of the skips that are taken for one stretch, of the stretch nearest `middle`.
+
+    Two stretches are one if no more lies between them than the longer one's length.
+    """
+    stretches: list[tuple[int, int]] = []
+    for index in skips:
+        stretches.append((index, index))
+        while len(stretches) > 1 and _is_one(stretches[-2], stretches[-1]):
+            last = stretches.pop()[1]
+            stretches[-1] = stretches[-1][0], last
+    return min(stretches, key=lambda s: max(s[0] - middle, middle - s[1]))
+
+
+def _is_one(left: tuple[int, int], right: tuple[int, int]) -> bool:
+    longer = max(last - first + 1 for first, last in (left, right))
+    return right[0] - left[1] <= longer
+
+
+class _Budget:
+    """How much of the bound is spent; neighbouring skips are taken as one stretch."""
+
+    def __init__(self, start: int, end: int, readings: Sequence[Reading], width: int) -> None:
+        self._commits, self._width = end - start, width
+        self._asked = sorted(
+            {r.position: r.verdict for r in readings if start < r.position < end}.items()
+        )
+
+    def allows(self, gap: int) -> bool:
+        """Whether the bound allows halving a gap inside a stretch."""
+        total, length, previous = search_bound(self._commits), 0, 0
+        for position, verdict in self._asked:
+            if verdict is not Verdict.SKIP:
                 total, length = total + 2 * length.bit_length(), 0
             else:
-                length = length + position - previous if length and previous is not None else 1
+                length = length + position - previous if length else 1
             previous = position
-        return (
-            len(self._asked) + (gap - 1).bit_length() + 2 * (gap > 2)
-            <= total + 2 * length.bit_length()
-        )
+        bound = (total + 2 * length.bit_length()) * self._width
+        return len(self._asked) + (gap - 1).bit_length() + 2 * (gap > 2) <= bound

@@ -33,6 +33,7 @@ class Options:
     state: str = ""
     settings: str = ""
     python: str = ""
+    jobs: int = 0
 
 
 @dataclass
@@ -111,7 +112,7 @@ class Session:
         """Return how many runs go side by side: one a GPU, or what cores and memory hold."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         on_cpu = max(min(os.cpu_count() or 1, memory // MEMORY_PER_JOB), 1)
-        return self.settings.train.jobs or len(self.suite_gpus) or on_cpu
+        return self.options.jobs or self.settings.train.jobs or len(self.suite_gpus) or on_cpu
 
     def configs(self) -> list[Config]:
         """Return the configs asked for, by default each class's canonical one that can run here."""

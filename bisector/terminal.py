@@ -41,6 +41,7 @@ ConfigNames = Annotated[list[str] | None, typer.Option("--config", help="A confi
 State = Annotated[str, typer.Option("--state", help="Where everything is kept. [state]")]
 SettingsFile = Annotated[str, typer.Option("--settings", help="The settings file.")]
 Python = Annotated[str, typer.Option("--python", help="The training interpreter.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Runs side by side. [what fits]")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Name every run.")]
 

@@ -27,7 +27,7 @@ from bisector.housekeeping import keep_inside
 from bisector.ledger import Ledger
 from bisector.limiting import DAY, find_holds
 from bisector.model import Environment, Run
-from bisector.plan import Conclude, Start
+from bisector.plan import Cancel, Conclude, Start
 from bisector.posting import Poster
 from bisector.repo import Repository
 from bisector.ruling import Facts, rule
@@ -123,7 +123,7 @@ class Watcher:
             self.agenda = self._plan(bench)
             self._acts = list(self.agenda.acts)
         while self._acts:
-            if self._do(self._acts.pop(0)):
+            if self._do(self._acts.pop(0), bench):
                 self._is_stale = True
                 return True
         return self._start_runs(bench) or happened
@@ -136,12 +136,15 @@ class Watcher:
             for flight in bench.in_flight
             if flight.order.hunt
         ]
-        agenda = make_agenda(self.snapshot, running)
+        agenda = make_agenda(self.snapshot, running, self.session.jobs)
         self._say_held(agenda.held)
         return agenda
 
-    def _do(self, act: Act) -> bool:
+    def _do(self, act: Act, bench: Bench) -> bool:
         """Do one act; False where it is done already, or was told already."""
+        if isinstance(act, Cancel):
+            bench.cancel(self._order(act.start))
+            return True
         if isinstance(act, Conclude):
             self.session.store.conclude(act.hunt, act.conclusion)
             log.info("hunt %s: %s", act.hunt, act.conclusion.outcome)

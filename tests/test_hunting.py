@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from driving import bisector, hunt, only_hunt
+from driving import bisector, hunt, only_hunt, processes_with
 from synthetic import git, make_repository
 
 
@@ -297,11 +297,27 @@ def test_two_hunts_share_one_state_directory(tmp_path: Path) -> None:
     assert found == {shas[5]: shas[3], shas[8]: shas[6]}
 
 
+def test_how_many_runs_go_side_by_side_changes_no_answer_and_useless_ones_are_ended(
+    tmp_path: Path,
+) -> None:
+    slow = {"code": "import time; time.sleep(0.4 if plan['n'] % 2 else 0.1)"}
+    plans = [slow] * 7 + [{**slow, "loss": 0.2}] * 6 + [{**slow, "loss": 0.5}] * 8
+    shas = make_repository(tmp_path / "repo", plans)
+    found = {}
+    for jobs in (1, 2, 5):
+        entry = hunt(tmp_path, shas[0], shas[-1], "--jobs", jobs, "--state", f"state{jobs}")
+        found[jobs] = entry["culprit"]["sha"], [other["sha"] for other in entry["others"]]
+        searched = [probe["sha"] for probe in entry["probes"] if probe["role"] == "search"]
+        assert len(searched) == len(set(searched))
+        assert not list((tmp_path / f"state{jobs}" / "scratch").iterdir())
+    assert set(map(str, found.values())) == {str((shas[7], [shas[13]]))}
+    assert not processes_with(str(tmp_path))
+
+
 def test_people_see_the_answer_first_in_eighty_columns(tmp_path: Path) -> None:
     shas = make_repository(tmp_path / "repo", [{}] * 3 + [{"loss": 0.5}] * 3)
-    done = bisector(
-        tmp_path, "hunt", shas[0], shas[-1], "--repo", "repo", "--suite", "toy.toml", COLUMNS="80"
-    )
+    args = ("--repo", "repo", "--suite", "toy.toml", "--jobs", 1)
+    done = bisector(tmp_path, "hunt", shas[0], shas[-1], *args, COLUMNS="80")
     first, *rest = done.stdout.splitlines()
     assert first == f"toy: {shas[3][:10]} moved the trajectory: commit 3 (#3)"
     assert all(len(line) <= 80 for line in rest)

@@ -1,27 +1,33 @@
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil, log2
+from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bisector.model import Link, Verdict
-from bisector.search import Probe, narrow, search_bound
+from bisector.search import Probes, Reading, narrow, search_bound
 
 
 def search(commits: int, culprit: int, skips: set[int]) -> tuple[Link, list[int]]:
     """Search positions 0 … commits, of which `culprit` is the first bad one."""
     verdicts: dict[int, Verdict] = {}
     while True:
-        step = narrow(0, commits, verdicts.get)
+        step = narrow(0, commits, [Reading(p, v) for p, v in verdicts.items()])
         if isinstance(step, Link):
             return step, list(verdicts)
-        assert isinstance(step, Probe)
-        assert step.position not in verdicts, "probed twice"
-        assert step.good < step.position < step.bad
-        if step.position in skips:
-            verdicts[step.position] = Verdict.SKIP
-        else:
-            is_good = step.position < culprit
-            verdicts[step.position] = Verdict.GOOD if is_good else Verdict.BAD
+        assert isinstance(step, Probes)
+        (position,) = step.positions
+        assert position not in verdicts, "probed twice"
+        assert step.good < position < step.bad
+        verdicts[position] = verdict_of(position, culprit, skips)
+
+
+def verdict_of(position: int, culprit: int, skips: set[int]) -> Verdict:
+    if position in skips:
+        return Verdict.SKIP
+    return Verdict.GOOD if position < culprit else Verdict.BAD
 
 
 def stretches_met(commits: int, skips: set[int], probed: list[int]) -> list[int]:
@@ -97,3 +103,137 @@ def test_planning_over_a_hundred_thousand_commits_asks_for_seventeen_positions()
     link, probed = search(100_000, 77_777, set())
     assert link == Link(77_776, 77_777)
     assert len(probed) <= 17
+
+
+# Several at once
+
+
+@dataclass
+class Race:
+    """A search whose probes take time: `width` at once, each as long as `seconds` says."""
+
+    commits: int
+    culprit: int
+    width: int
+    seconds: Callable[[], float] = lambda: 1.0
+    skips: frozenset[int] = frozenset()
+
+    def run(self) -> tuple[Link, float, int, int]:
+        """Return the answer, how long it took, and how many probes ended and were cancelled."""
+        verdicts: dict[int, Verdict] = {}
+        in_flight: dict[int, float] = {}
+        now, cancelled = 0.0, 0
+        while True:
+            step = narrow(
+                0,
+                self.commits,
+                [Reading(p, v) for p, v in verdicts.items()],
+                width=self.width,
+                in_flight=in_flight,
+            )
+            if isinstance(step, Link):
+                return step, now, len(verdicts), cancelled + len(in_flight)
+            assert len(set(step.positions)) == len(step.positions) <= self.width
+            assert not set(step.positions) & set(verdicts), "probed twice"
+            cancelled += len(set(in_flight) - set(step.positions))
+            in_flight = {p: in_flight.get(p, now + self.seconds()) for p in step.positions}
+            now = min(in_flight.values())
+            for position in [p for p, end in in_flight.items() if end == now]:
+                del in_flight[position]
+                verdicts[position] = verdict_of(position, self.culprit, set(self.skips))
+
+
+@given(st.integers(1, 3000), st.integers(1, 6), st.data())
+@settings(max_examples=300, deadline=None)
+def test_several_at_once_find_the_culprit_in_as_many_rounds_as_the_logarithm_says(
+    commits: int, width: int, data: st.DataObject
+) -> None:
+    culprit = data.draw(st.integers(1, commits))
+    link, rounds, probes, _ = Race(commits, culprit, width).run()
+    assert link == Link(culprit - 1, culprit)
+    assert rounds <= search_bound(commits, width)
+    assert probes <= width * search_bound(commits, width)
+
+
+@given(st.integers(1, 800), st.integers(1, 5), st.integers(0, 2**32), st.data())
+@settings(max_examples=200, deadline=None)
+def test_how_many_run_at_once_and_how_long_they_take_changes_no_answer(
+    commits: int, width: int, seed: int, data: st.DataObject
+) -> None:
+    culprit = data.draw(st.integers(1, commits))
+    start = data.draw(st.integers(0, commits))
+    skips = frozenset(range(start + 1, min(start + data.draw(st.integers(0, 30)), commits)))
+    rng = Random(seed)
+    alone = Race(commits, culprit, 1, skips=skips).run()[0]
+    many = Race(commits, culprit, width, lambda: rng.lognormvariate(0, 1), skips).run()[0]
+    assert many == alone
+
+
+def test_what_an_answer_has_made_useless_is_not_wanted_any_more() -> None:
+    first = narrow(0, 90, [], width=2)
+    assert isinstance(first, Probes)
+    assert first.positions == (30, 60)
+    second = narrow(0, 90, [Reading(30, Verdict.BAD)], width=2, in_flight=[60])
+    assert isinstance(second, Probes)
+    assert second.positions == (10, 20)
+    third = narrow(0, 90, [Reading(30, Verdict.GOOD)], width=2, in_flight=[60])
+    assert isinstance(third, Probes)
+    assert third.positions[0] == 60
+    assert len(third.positions) == 2
+
+
+# Where most commits touch nothing that a run reads
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_file_that_exists_and_matters_only_in_the_middle_is_found(data: st.DataObject) -> None:
+    """Commit n touches one file. Runs read file 0, and from `begins` to before `ends` file 1 as well."""
+    commits = data.draw(st.integers(3, 60))
+    files = data.draw(
+        st.lists(st.sampled_from([0, 1, 2, 2, 2]), min_size=commits, max_size=commits)
+    )
+    begins = data.draw(st.integers(1, commits))
+    ends = data.draw(st.integers(begins, commits))
+    culprit = data.draw(st.integers(1, commits))
+    files[begins - 1] = (
+        0  # to begin and to end reading another file, a commit touches one that is read
+    )
+    files[ends - 1] = 0
+    files[culprit - 1] = 1 if begins < culprit < ends else 0
+
+    def marks(position: int) -> list[int]:
+        read = {0, 1} if begins <= position < ends else {0}
+        return [n for n in range(1, commits + 1) if files[n - 1] in read]
+
+    readings: list[Reading] = [Reading(0, Verdict.GOOD, marks(0))]
+    readings.append(Reading(commits, Verdict.BAD, marks(commits)))
+    for _ in range(commits):
+        step = narrow(0, commits, readings)
+        if isinstance(step, Link):
+            assert step == Link(culprit - 1, culprit)
+            return
+        (position,) = step.positions
+        readings.append(Reading(position, verdict_of(position, culprit, set()), marks(position)))
+    raise AssertionError("no end")
+
+
+def test_commits_that_touch_nothing_that_was_read_are_never_tested() -> None:
+    marks = [400, 777, 900]
+    readings = [Reading(0, Verdict.GOOD, marks), Reading(1000, Verdict.BAD, marks)]
+    step = narrow(0, 1000, readings)
+    assert isinstance(step, Probes)
+    assert (step.positions, step.left) == ((400,), 3)
+    readings.append(Reading(400, Verdict.GOOD, marks))
+    step = narrow(0, 1000, readings)
+    assert isinstance(step, Probes)
+    assert step.positions == (777,)
+    readings.append(Reading(777, Verdict.BAD, marks))
+    assert narrow(0, 1000, readings) == Link(776, 777)
+
+
+def test_where_equal_runs_differ_what_they_read_counts_for_nothing() -> None:
+    readings = [Reading(0, Verdict.GOOD, []), Reading(10, Verdict.BAD, [])]
+    step = narrow(0, 10, readings)
+    assert isinstance(step, Probes)
+    assert (step.positions, step.left) == ((5,), 10)
