@@ -13,7 +13,7 @@ from synthetic import git, make_repository
 def test_a_hunt_names_the_commit_and_says_all_that_the_contract_lists(tmp_path: Path) -> None:
     plans = [{"tokens": 7}] * 11 + [{"tokens": 8, "loss": 0.5}] * 6
     shas = make_repository(tmp_path / "repo", plans)
-    entry = hunt(tmp_path, shas[0], shas[-1])
+    entry = hunt(tmp_path, shas[0], shas[-1], "--jobs", 1)
     assert entry["outcome"] == "culprit"
     found = entry["culprit"]
     assert (found["sha"], found["parent"]) == (shas[11], shas[10])
