@@ -31,6 +31,9 @@ class Order:
     name: str = field(init=False)
     config: Config = field(compare=False)
     environment: Environment = field(compare=False)
+    is_led: bool = field(
+        default=False, compare=False
+    )  # it is told after each step to go on or to stop
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.config.name)
@@ -151,6 +154,7 @@ class Bench:
             devices=",".join(gpus),
             timeout=self._session.settings.train.timeout,
             mark=processes.mark(self._session.owner, name),
+            is_led=order.is_led and config.method is not None,
         )
         return InFlight(order, Running(job), slots, self._now())
 

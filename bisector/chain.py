@@ -7,7 +7,7 @@ oldest link that remains is the answer; the chain ends as soon as a link is on t
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bisector import search
 from bisector.judge import Rule, judge
@@ -36,7 +36,8 @@ class Tested:
     """What is known of positions 0, the good end, to `length`, the bad end.
 
     `results` has each tested position's runs, oldest first; `skipped` are the positions that the user ruled
-    out, `in_flight` those that are being tested, and `width` is how many may be at once.
+    out, `in_flight` those that are being tested, and `width` is how many may be at once. `fresh` has the
+    runs of the confirmation, which go as far as the ends where a probe was stopped before.
     """
 
     length: int
@@ -44,27 +45,36 @@ class Tested:
     skipped: Collection[int] = ()
     in_flight: Collection[int] = ()
     width: int = 1
+    fresh: Mapping[int, Sequence[RunResult]] = field(default_factory=dict)
+
+    def longest(self, position: int) -> RunResult:
+        """Return the run at a position that shows most of what it does."""
+        return longest([*self.results.get(position, ()), *self.fresh.get(position, ())])
 
 
 def follow(tested: Tested, rule: Rule) -> Probes | Chain:
     """Return the commits to test next, or the whole chain."""
-    last = trajectory_of(tested.results[tested.length])
-    anchors = [trajectory_of(tested.results[0])]
+    last = tested.longest(tested.length).trajectory
+    anchors = [tested.longest(0)]
     found: list[Anchored] = []
     transient: list[Anchored] = []
     start = 0
-    while not found or not _is_explained(anchors[-1], last, rule):
+    while not found or not _is_end(anchors, last, rule):
+        anchor = anchors[-1].trajectory
+        if found and _is_short(anchors[-1], last):  # what it does after its last step matters now
+            left = tested.length - start
+            return Probes((start,), start, tested.length, left, _links(found), anchor)
         step = search.narrow(
             start,
             tested.length,
-            _read(tested, anchors[-1], rule),
+            _read(tested, anchor, rule),
             width=tested.width,
             in_flight=tested.in_flight,
         )
         if isinstance(step, Probes):
-            return replace(step, found=tuple(anchored.link for anchored in found))
-        found.append(Anchored(step, anchors[-1]))
-        anchors.append(trajectory_of(tested.results[step.child]))
+            return replace(step, found=_links(found), anchor=anchor)
+        found.append(Anchored(step, anchor))
+        anchors.append(tested.longest(step.child))
         start = step.child
         back = _earlier_anchor(anchors, rule)
         if back is not None:
@@ -84,17 +94,44 @@ def _read(tested: Tested, anchor: Trajectory, rule: Rule) -> list[Reading]:
     return readings
 
 
-def trajectory_of(results: Sequence[RunResult]) -> Trajectory:
-    """Return the trajectory of the first completed run; empty where there is none (a crash)."""
-    return next((r.trajectory for r in results if r.status is Status.COMPLETED), ())
+def _links(found: Sequence[Anchored]) -> tuple[Link, ...]:
+    return tuple(anchored.link for anchored in found)
 
 
-def _is_explained(anchor: Trajectory, last: Trajectory, rule: Rule) -> bool:
-    return rule.crash is not None or rule.agrees(last, anchor)
+def longest(results: Sequence[RunResult]) -> RunResult:
+    """Return the first of the runs that showed the most steps without crash; one without steps if none did."""
+    shown = [r for r in results if r.status in (Status.COMPLETED, Status.STOPPED_EARLY)]
+    return max(shown, key=lambda r: len(r.trajectory), default=RunResult(Status.CRASHED))
 
 
-def _earlier_anchor(anchors: Sequence[Trajectory], rule: Rule) -> int | None:
-    if rule.crash:
+def _is_short(run: RunResult, whole: Trajectory) -> bool:
+    """Whether a run was stopped before it got as far as the ends."""
+    return run.status is Status.STOPPED_EARLY and len(run.trajectory) < len(whole)
+
+
+def _is_end(anchors: Sequence[RunResult], last: Trajectory, rule: Rule) -> bool:
+    """Whether the chain ends at its newest link: on the bad end's trajectory, and perhaps on no earlier one."""
+    if not _is_explained(anchors[-1], last, rule):
+        return False
+    *earlier, _, newest = anchors
+    steps = len(newest.trajectory)
+    return not _is_short(newest, last) or not any(
+        rule.agrees(newest.trajectory, anchor.trajectory[:steps]) for anchor in earlier
+    )
+
+
+def _is_explained(run: RunResult, last: Trajectory, rule: Rule) -> bool:
+    """Whether the bad end does what the newest link does, in the steps that are known of that."""
+    if _is_short(run, last):
+        last = last[: len(run.trajectory)]
+    return rule.crash is not None or rule.agrees(last, run.trajectory)
+
+
+def _earlier_anchor(anchors: Sequence[RunResult], rule: Rule) -> int | None:
+    """Return the anchor that the newest is back on; None too where too little is known of the newest."""
+    *earlier, newest = anchors
+    if rule.crash or _is_short(newest, earlier[0].trajectory):
         return None
-    newest = anchors[-1]
-    return next((i for i, anchor in enumerate(anchors[:-1]) if rule.agrees(newest, anchor)), None)
+    return next(
+        (i for i, a in enumerate(earlier) if rule.agrees(newest.trajectory, a.trajectory)), None
+    )

@@ -11,20 +11,21 @@ from bisector.model import METRICS, Deviation, Step, Tolerances, Trajectory
 
 
 def deviations(
-    observed: Trajectory, reference: Trajectory, tolerances: Tolerances
+    observed: Trajectory, reference: Trajectory, tolerances: Tolerances, whole: int = 0
 ) -> list[Deviation]:
     """Return every way in which `observed` left `reference`; empty where they agree.
 
     Order: non-finite values by step, then missing, repeated or reordered steps, then values over the
     step limit by step, then drift by metric. A value is over a limit when the absolute difference is
-    larger than it; drift is the mean of the signed differences over the steps that both have.
+    larger than it; drift is the mean of the signed differences over the steps that both have, or over
+    `whole` steps if that is more: the least that it can still be said to be where both are prefixes.
     """
     pairs = _aligned(observed, reference)
     return [
         *_non_finite(observed, reference),
         *_length(observed, reference),
         *_steps(pairs, tolerances.step),
-        *_drift(pairs, tolerances.drift),
+        *_drift(pairs, tolerances.drift, whole),
     ]
 
 
@@ -68,9 +69,32 @@ def is_within(observed: Trajectory, reference: Trajectory, limits: Mapping[str, 
     return all(found[metric] <= limits[metric] for metric in METRICS)
 
 
-def has_drifted(observed: Trajectory, reference: Trajectory, limits: Mapping[str, float]) -> bool:
-    """Whether a metric's mean signed difference is over its limit, over the steps that both have."""
-    return bool(_drift(_aligned(observed, reference), limits))
+def has_drifted(
+    observed: Trajectory, reference: Trajectory, limits: Mapping[str, float], whole: int = 0
+) -> bool:
+    """Whether a metric's mean signed difference is over its limit; the mean is that of `deviations`."""
+    return bool(_drift(_aligned(observed, reference), limits, whole))
+
+
+def parting(one: Trajectory, other: Trajectory, tolerances: Tolerances, whole: int) -> int | None:
+    """Return after how many steps two runs in progress have parted; None: not in the steps that both have.
+
+    They part at the first step whose number differs, with a value that is finite on one side only or a
+    difference over the step limit, or where the sum of the signed differences so far, divided by the `whole`
+    number of steps, is twice the drift limit (0: not known, so that only single steps count).
+    """
+    sums = dict.fromkeys(METRICS, 0.0)
+    for count, (a, b) in enumerate(zip(one, other, strict=False), 1):
+        if a.step != b.step:
+            return count
+        for metric in METRICS:
+            ours, theirs = _value(a, metric), _value(b, metric)
+            if _difference(ours, theirs) > tolerances.step[metric]:
+                return count
+            sums[metric] += ours - theirs if math.isfinite(ours - theirs) else 0.0
+            if whole and abs(sums[metric]) / whole >= 2 * tolerances.drift[metric]:
+                return count
+    return None
 
 
 def has_data_changed(one: Trajectory, other: Trajectory) -> bool | None:
@@ -158,14 +182,16 @@ def _steps(pairs: list[tuple[Step, Step]], limits: Mapping[str, float]) -> list[
     ]
 
 
-def _drift(pairs: list[tuple[Step, Step]], limits: Mapping[str, float]) -> list[Deviation]:
+def _drift(
+    pairs: list[tuple[Step, Step]], limits: Mapping[str, float], whole: int
+) -> list[Deviation]:
     found = []
     for metric in METRICS:
         values = [(_value(a, metric), _value(b, metric)) for a, b in pairs]
         finite = [(a, b) for a, b in values if math.isfinite(a - b)]
         if not finite:
             continue
-        mean = math.fsum(a - b for a, b in finite) / len(finite)
+        mean = math.fsum(a - b for a, b in finite) / max(len(finite), whole)
         if abs(mean) > limits[metric]:
             ours, theirs = (math.fsum(side) / len(finite) for side in zip(*finite, strict=True))
             found.append(Deviation(metric, "drift", None, ours, theirs, limits[metric]))

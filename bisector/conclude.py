@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from bisector.chain import Anchored, Chain, trajectory_of
+from bisector.chain import Anchored, Chain, longest
 from bisector.compare import deviations, has_data_changed, headline, is_finite, largest_differences
 from bisector.judge import (
     HANG,
@@ -122,7 +122,7 @@ class Evidence:
                 crash=self.ends,
                 ends_deviation=CRASHED,
                 noise=dict.fromkeys(METRICS, 0.0),
-                compared_steps=len(trajectory_of(self._at(0))),
+                compared_steps=len(longest(self._at(0)).trajectory),
             )
         return Conclusion(
             Outcome.CULPRIT,
@@ -133,7 +133,8 @@ class Evidence:
         )
 
     def _at(self, position: int) -> list[RunResult]:
-        return self.results(self.commits[position], Role.END, Role.SEARCH)
+        """Return the runs of a position; those that confirm it show more where a probe was stopped before."""
+        return self.results(self.commits[position], Role.END, Role.SEARCH, Role.CONFIRM)
 
     def _change(self, found: Anchored) -> Change:
         parent, child = found.link.parent, found.link.child
@@ -141,7 +142,7 @@ class Evidence:
             CRASHED
             if self.rule.crash
             else self._deviation(
-                trajectory_of(self._at(child)), trajectory_of(self._at(parent)), found.anchor
+                *_side_by_side(longest(self._at(child)), longest(self._at(parent)), found.anchor)
             )
         )
         return Change(self.commits[child], self.commits[child - 1], deviation)
@@ -215,7 +216,7 @@ class Evidence:
         tested = [
             (position, trajectory)
             for position in range(len(self.commits))
-            if (trajectory := trajectory_of(self._at(position)))
+            if (trajectory := longest(self._at(position)).trajectory)
         ]
         notes = []
         for (before, old), (after, new) in pairwise(tested):
@@ -229,6 +230,14 @@ class Evidence:
                 f"grad_norm by up to {found['grad_norm']:.1e}"
             )
         return notes
+
+
+def _side_by_side(
+    observed: RunResult, parent: RunResult, anchor: Trajectory
+) -> tuple[Trajectory, ...]:
+    """Return the trajectories to compare; as long as the first where that was stopped before the others."""
+    steps = len(observed.trajectory) if observed.status is Status.STOPPED_EARLY else None
+    return observed.trajectory, parent.trajectory[:steps], anchor[:steps]
 
 
 def missing_confirmations(results: Sequence[RunResult]) -> int:

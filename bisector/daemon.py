@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from bisector import plan
 from bisector.bench import POLL, Bench, InFlight, Order
 from bisector.model import Conclusion, Outcome, Run
 from bisector.plan import Action, Cancel, Case, Start
+from bisector.runner import Running
 from bisector.session import Session
+from bisector.stopping import may_stop
 
 
 class Progress(Protocol):
@@ -33,6 +36,7 @@ class Loop:
         self._cases: dict[str, Case] = {}
         self._actions: list[Action] = []
         self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
+        self._led = WeakKeyDictionary[Running, tuple[object, ...]]()  # what was known of each run
         self.conclusions: dict[str, Conclusion] = {}
 
     def run(self, cases: list[Case], is_stopped: Callable[[], bool]) -> None:
@@ -44,6 +48,7 @@ class Loop:
 
     def tick(self) -> bool:
         """Collect what has ended, then do what is next; say whether anything happened."""
+        self._lead()
         ended = self._bench.collect()
         for order, run in ended:
             self._take(order, run)
@@ -56,6 +61,27 @@ class Loop:
         done = [self._do(action) for action in self._actions]
         self._progress.tick(self._bench.in_flight, cases)
         return bool(ended) or any(done)
+
+    def _lead(self) -> None:
+        """Stop the runs that have shown enough, and allow the others their next step."""
+        led = [flight for flight in self._bench.in_flight if flight.order.is_led]
+        for flight in led:
+            flight.running.look()
+        for flight in led:
+            start, running = _start(flight.order), flight.running
+            case = self._cases.get(start.hunt)
+            if case is None:
+                continue
+            others = [o.running.seen for o in led if plan.is_other_end(start, _start(o.order))]
+            known = len(running.seen), tuple(map(len, others)), len(case.runs)
+            is_ahead = any(len(other) < len(running.seen) for other in others)
+            if self._led.get(running) != known:
+                stop = plan.stop_after(case, start, running.seen, others)
+                if stop is not None:
+                    running.stop(stop)
+            if not (is_ahead and running.is_patient):
+                running.allow(len(running.seen) + 1)
+            self._led[running] = known
 
     def _take(self, order: Order, run: Run) -> None:
         assert order.hunt
@@ -79,7 +105,9 @@ class Loop:
 
     def _order(self, start: Start) -> Order:
         hunt = self._cases[start.hunt].hunt
-        return Order(hunt.id, start.sha, start.role, hunt.config, hunt.environment)
+        return Order(
+            hunt.id, start.sha, start.role, hunt.config, hunt.environment, is_led=may_stop(hunt)
+        )
 
 
 def _start(order: Order) -> Start:

@@ -38,12 +38,28 @@ class Rule:
     limits: Mapping[str, float]
     drift: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(METRICS, math.inf))
     crash: Crash | None = None
+    whole: int = 0  # steps of a whole run, where the runs to be judged are stopped before
 
     def agrees(self, observed: Trajectory, anchor: Trajectory) -> bool:
-        """Whether `observed` is on the anchor's side: within the limits at every step and on the mean."""
-        return is_within(observed, anchor, self.limits) and not has_drifted(
-            observed, anchor, self.drift
+        """Whether `observed` is on the anchor's side: within the limits at every step and on the mean.
+
+        UnclearError where both are prefixes of runs, and the rest would decide.
+        """
+        if self.has_left(observed, anchor):
+            return False
+        if self.whole and has_drifted(observed, anchor, self.drift):
+            raise UnclearError
+        return True
+
+    def has_left(self, observed: Trajectory, anchor: Trajectory) -> bool:
+        """Whether `observed` has left the anchor's side, whatever the rest of the runs would be."""
+        return not is_within(observed, anchor, self.limits) or has_drifted(
+            observed, anchor, self.drift, self.whole
         )
+
+
+class UnclearError(Exception):
+    """The steps that were run do not tell; whole runs would. Never leaves the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +71,20 @@ class Ends:
     noise: Mapping[str, float]
 
 
-def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool) -> Rule | None:
-    """Return the rule for ends that completed, or None where they cannot be told apart.
+def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool, whole: int = 0) -> Rule | None:
+    """Return the rule for ends that did not crash, or None where they cannot be told apart.
 
     A metric drives the hunt where the ends deviate in it by at least four times its noise. Its limit is
     the step tolerance or a quarter of the ends' largest difference, whichever is smaller, so that a
     small first change is not swallowed by a larger later one. For the other metrics the tolerance is the
     limit, and `exact` makes every limit zero. Where runs of one commit differ, no limit is below twice
     that noise (the largest of a few differences is soon surpassed), or a quarter of the ends' difference.
+    `whole` is the number of steps of a whole run where the ends were stopped before.
     """
     largest = largest_differences(ends.bad, ends.good)
     drivers = {
         metric
-        for metric in deviating_metrics(ends, EXACT if exact else tolerances)
+        for metric in deviating_metrics(ends, EXACT if exact else tolerances, whole)
         if largest[metric] > 0 and largest[metric] >= SIGNAL_TO_NOISE * ends.noise[metric]
     }
     if not drivers:
@@ -92,23 +109,24 @@ def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool) -> Rule | None
             metric: math.inf if exact else max(tolerances.drift[metric], floor[metric])
             for metric in METRICS
         },
+        whole=whole,
     )
 
 
-def deviating_metrics(ends: Ends, tolerances: Tolerances) -> set[str]:
+def deviating_metrics(ends: Ends, tolerances: Tolerances, whole: int = 0) -> set[str]:
     """Return the metrics in which the bad end leaves the good one; both where the steps differ."""
     found: set[str] = set()
-    for deviation in end_deviations(ends, tolerances):
+    for deviation in end_deviations(ends, tolerances, whole):
         found |= {deviation.metric} if deviation.metric else set(METRICS)
     return found
 
 
-def end_deviations(ends: Ends, tolerances: Tolerances) -> list[Deviation]:
+def end_deviations(ends: Ends, tolerances: Tolerances, whole: int = 0) -> list[Deviation]:
     """Return the bad end's deviations; a value that is non-finite in the same way at both is none."""
     largest = largest_differences(ends.bad, ends.good)
     return [
         deviation
-        for deviation in deviations(ends.bad, ends.good, tolerances)
+        for deviation in deviations(ends.bad, ends.good, tolerances, whole)
         if deviation.metric is None or largest[deviation.metric] > 0
     ]
 
@@ -123,14 +141,20 @@ def judge(results: Sequence[RunResult], anchor: Trajectory, rule: Rule) -> Verdi
         if result.status is Status.TIMED_OUT:
             hangs += 1
             continue
-        return _judge_one(result, anchor, rule)
+        verdict = _judge_one(result, anchor, rule)
+        if verdict:
+            return verdict
     if hangs < 2:
         return None
     return Verdict.BAD if rule.crash == HANG else Verdict.SKIP
 
 
-def _judge_one(result: RunResult, anchor: Trajectory, rule: Rule) -> Verdict:
+def _judge_one(result: RunResult, anchor: Trajectory, rule: Rule) -> Verdict | None:
+    """Return one run's verdict; None for one that was stopped before it told anything of this anchor."""
     match result.status:
+        case Status.STOPPED_EARLY if len(result.trajectory) < len(anchor):
+            left = rule.has_left(result.trajectory, anchor[: len(result.trajectory)])
+            return Verdict.BAD if left else None
         case Status.COMPLETED | Status.STOPPED_EARLY:
             if rule.crash or rule.agrees(result.trajectory, anchor):
                 return Verdict.GOOD

@@ -6,11 +6,20 @@ order is: both ends twice, their noise, the search along the chain of changes, t
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bisector import conclude, search
 from bisector.chain import Anchored, Chain, Tested, follow
-from bisector.judge import Ends, Rule, Unstable, make_rule, measure_noise, read_end
+from bisector.judge import (
+    Ends,
+    Rule,
+    UnclearError,
+    Unstable,
+    make_rule,
+    measure_noise,
+    read_end,
+)
 from bisector.model import (
     Conclusion,
     Crash,
@@ -23,6 +32,15 @@ from bisector.model import (
     Trajectory,
 )
 from bisector.search import Probes
+from bisector.stopping import (
+    UNKNOWN_LENGTH,
+    cut,
+    horizon,
+    may_stop,
+    parted_stop,
+    whole,
+    whole_steps,
+)
 
 END_RUNS = 2
 NOISE_RUNS = 2  # more of each end where its two runs differ
@@ -37,6 +55,7 @@ class Case:
     commits: tuple[str, ...]
     runs: tuple[Run, ...]  # oldest first
     max_runs: int | None = None
+    ignored: int = 0  # runs that were stopped too early to be looked at
 
     def results(self, sha: str, *roles: Role) -> list[RunResult]:
         """Return the results of the runs made at `sha` for one of `roles`; for any role if none is given."""
@@ -45,7 +64,8 @@ class Case:
     @property
     def spent(self) -> int:
         """Return how many runs gave an observation; a run that could not be set up costs none."""
-        return sum(run.result.status is not Status.SETUP_FAILED for run in self.runs)
+        made = sum(run.result.status is not Status.SETUP_FAILED for run in self.runs)
+        return made + self.ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +127,21 @@ def next_step(
     case: Case, in_flight: Sequence[Start] = (), width: int = 1
 ) -> list[Start] | Conclusion:
     """Return the runs that this hunt needs now, in flight or not, or its conclusion."""
-    ends = _ends(case)
+    width = 1 if case.max_runs else max(width // case.hunt.config.num_processes, 1)
+    searching = [start.sha for start in in_flight if start.role is Role.SEARCH]
+    case, ends, rule, step, *_ = _look(case, searching, width)
     if ends is None:
         return _afford(case, _end_runs(case), reserve=0, evidence=None)
     if not isinstance(ends, Ends | Crash):
         return ends
-    rule = _rule(case, ends)
     if rule is None:
         assert isinstance(ends, Ends)
         return conclude.not_reproduced(ends, case.hunt)
     evidence = conclude.Evidence(case.hunt, case.commits, case.results, ends, rule)
-    width = 1 if case.max_runs else max(width // case.hunt.config.num_processes, 1)
-    step = follow_chain(case, rule, [s.sha for s in in_flight if s.role is Role.SEARCH], width)
     if isinstance(step, Probes):
         starts = [Start(case.hunt.id, case.commits[p], Role.SEARCH) for p in step.positions]
         return _afford(case, starts, reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
+    assert step
     wanted = _confirmations(case, step)
     evidence = evidence.with_chain(step)
     more = _afford(case, wanted, reserve=0, evidence=evidence) if wanted else []
@@ -132,17 +152,100 @@ def next_step(
 
 def runs_left(case: Case) -> int:
     """Return how many more runs the hunt is expected to take, confirmation included."""
-    ends = _ends(case)
+    case, ends, _, step, *_ = _look(case)
     confirm = 2 * conclude.CONFIRMATIONS
     if ends is None:
         return len(_end_runs(case)) + search.search_bound(len(case.commits) - 1) + confirm
-    rule = _rule(case, ends) if isinstance(ends, Ends | Crash) else None
-    if rule is None:
-        return 0
-    step = follow_chain(case, rule)
     if isinstance(step, Probes):
         return search.search_bound(step.left) + confirm
-    return len(_confirmations(case, step))
+    return len(_confirmations(case, step)) if step else 0
+
+
+def stop_after(
+    case: Case, start: Start, so_far: Trajectory, others: Sequence[Trajectory] = ()
+) -> int | None:
+    """Return after how many of its steps so far a run in flight has shown enough; None: it goes on.
+
+    A probe stops at the step that proves that it has left good, or with the ends; all other runs stop with
+    the ends. `others` are the other end's runs in flight, where the ends are not known yet.
+    """
+    look = _look(case)
+    if look.horizon is None:
+        stops = (
+            [None]
+            if look.is_whole
+            else [
+                parted_stop(case.hunt.config, so_far, other)
+                for other in (*others, *_other_end(case, start))
+            ]
+        )
+        stop = min((stop for stop in stops if stop is not None), default=None)
+    elif start.role is Role.SEARCH and look.rule and isinstance(look.step, Probes):
+        stop = _left_at(so_far[: look.horizon], look.step.anchor, look.rule) or look.horizon
+    else:
+        stop = look.horizon
+    return stop if stop is not None and len(so_far) >= stop else None
+
+
+def is_other_end(start: Start, other: Start) -> bool:
+    """Whether two runs are of the two ends of one hunt."""
+    are_ends = start.role is Role.END and other.role is Role.END
+    return are_ends and start.hunt == other.hunt and start.sha != other.sha
+
+
+def _left_at(so_far: Trajectory, anchor: Trajectory, rule: Rule) -> int | None:
+    """Return the first number of steps that prove that a run has left the anchor."""
+    return next(
+        (n for n in range(1, len(so_far) + 1) if rule.has_left(so_far[:n], anchor[:n])), None
+    )
+
+
+def _other_end(case: Case, start: Start) -> list[Trajectory]:
+    """Return the trajectories of the other end's stored runs, for a run of an end."""
+    if start.role is not Role.END:
+        return []
+    other = case.hunt.bad if start.sha == case.hunt.good else case.hunt.good
+    return [r.trajectory for r in case.results(other, Role.END) if r.crash is None]
+
+
+class Look(NamedTuple):
+    """What a case shows: how far its runs are compared (`horizon`; None: whole), and what follows from that.
+
+    `is_whole` says that whole runs are needed, not only that no end of them is known yet.
+    """
+
+    case: Case
+    ends: Ends | Crash | Conclusion | None
+    rule: Rule | None = None
+    step: Probes | Chain | None = None
+    horizon: int | None = None
+    is_whole: bool = False
+
+
+def _look(case: Case, searching: Sequence[str] = (), width: int = 1) -> Look:
+    """Look at as few steps as tell the ends apart; at whole runs where those do not tell enough."""
+    steps = horizon(case.hunt, case.runs)
+    if steps is not None:
+        try:
+            short = _look_at(replace(case, runs=cut(case.runs, steps)), steps, searching, width)
+            if short.ends is None or short.rule:
+                return short
+        except UnclearError:
+            pass
+    kept = whole(case.runs)
+    view = replace(case, runs=kept, ignored=len(case.runs) - len(kept))
+    return _look_at(view, None, searching, width)
+
+
+def _look_at(case: Case, steps: int | None, searching: Sequence[str], width: int) -> Look:
+    ends = _ends(case)
+    is_whole = steps is None and (case.ignored > 0 or ends is not None)
+    if not isinstance(ends, Ends | Crash):
+        return Look(case, ends, horizon=steps, is_whole=is_whole or not may_stop(case.hunt))
+    length = (whole_steps(case.hunt.config) or UNKNOWN_LENGTH) if steps else 0
+    rule = _rule(case, ends, length)
+    step = follow_chain(case, rule, searching, width) if rule else None
+    return Look(case, ends, rule, step, steps, is_whole or not may_stop(case.hunt))
 
 
 def expected_runs(commits: int, width: int = 1) -> int:
@@ -157,12 +260,15 @@ def follow_chain(
     """Return the commits to test next, or the chain of changes, over the case's commits."""
     order = {sha: position for position, sha in enumerate(case.commits)}
     results: dict[int, list[RunResult]] = {}
+    fresh: dict[int, list[RunResult]] = {}
     for run in case.runs:
         if run.role in (Role.END, Role.SEARCH):
             results.setdefault(order[run.sha], []).append(run.result)
+        elif run.role is Role.CONFIRM:
+            fresh.setdefault(order[run.sha], []).append(run.result)
     skipped = [order[sha] for sha in case.hunt.skip]
     testing = [order[sha] for sha in in_flight]
-    return follow(Tested(len(case.commits) - 1, results, skipped, testing, width), rule)
+    return follow(Tested(len(case.commits) - 1, results, skipped, testing, width, fresh), rule)
 
 
 # The ends
@@ -209,10 +315,10 @@ def _end_runs(case: Case) -> list[Start]:
     ]
 
 
-def _rule(case: Case, ends: Ends | Crash) -> Rule | None:
+def _rule(case: Case, ends: Ends | Crash, steps: int) -> Rule | None:
     if isinstance(ends, Crash):
         return Rule({}, crash=ends)
-    return make_rule(ends, case.hunt.config.tolerances, exact=case.hunt.exact)
+    return make_rule(ends, case.hunt.config.tolerances, exact=case.hunt.exact, whole=steps)
 
 
 # The confirmation, and the budget

@@ -11,7 +11,15 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from bisector.judge import Ends, Rule, judge, make_rule, measure_noise, read_end
+from bisector.judge import (
+    Ends,
+    Rule,
+    UnclearError,
+    judge,
+    make_rule,
+    measure_noise,
+    read_end,
+)
 from bisector.model import (
     Change,
     Commit,
@@ -26,6 +34,7 @@ from bisector.model import (
     Status,
 )
 from bisector.series import plain
+from bisector.stopping import UNKNOWN_LENGTH, cut, horizon, whole, whole_steps
 
 SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "kernels")
 SHOWN_SUSPECTS = 20
@@ -243,26 +252,42 @@ def wall_seconds(runs: Sequence[Run]) -> float:
 
 
 def probe_verdict(report: Report, run: Run) -> str | None:
-    """Return a run's verdict against the good end; None while the ends are not known."""
-    rule, anchor = _rule(report)
+    """Return a run's verdict against the good end; None while the ends are not known, or tell nothing."""
+    runs = _as_compared(report)
+    rule, anchor = _rule(report.hunt, runs)
+    is_sound = run.result.status in (Status.COMPLETED, Status.STOPPED_EARLY)
     if rule is None:
-        if run.result.status is not Status.COMPLETED:
+        if not is_sound:
             return "skip"
         is_good = report.conclusion.outcome is Outcome.NOT_REPRODUCED or run.sha == report.hunt.good
         return "good" if is_good else None
-    same = [r.result for r in report.runs if (r.sha, r.role) == (run.sha, run.role)]
-    return judge([run.result], anchor, rule) or judge(same, anchor, rule)
+    shown = next((each for each in runs if each.id == run.id), run)
+    same = [r.result for r in runs if (r.sha, r.role) == (run.sha, run.role)]
+    try:
+        return judge([shown.result], anchor, rule) or judge(same, anchor, rule)
+    except UnclearError:
+        return None
 
 
-def _rule(report: Report) -> tuple[Rule | None, Any]:
+def _as_compared(report: Report) -> tuple[Run, ...]:
+    """Return the runs as the answer compared them: over the steps that told the ends apart, or whole."""
+    steps = horizon(report.hunt, report.runs)
+    if steps is None or report.conclusion.compared_steps not in (0, steps):
+        return whole(report.runs)
+    return cut(report.runs, steps)
+
+
+def _rule(hunt: Hunt, runs: Sequence[Run]) -> tuple[Rule | None, Any]:
     def read(sha: str) -> Any:
         roles = (Role.END, Role.NOISE)
-        return read_end([r.result for r in report.runs if r.sha == sha and r.role in roles])
+        return read_end([r.result for r in runs if r.sha == sha and r.role in roles])
 
-    good, bad = read(report.hunt.good), read(report.hunt.bad)
+    good, bad = read(hunt.good), read(hunt.bad)
     if isinstance(good, list) and isinstance(bad, Crash):
         return Rule({}, crash=bad), good[0]
     if isinstance(good, list) and isinstance(bad, list):
         ends = Ends(good[0], bad[0], measure_noise(good, bad))
-        return make_rule(ends, report.hunt.config.tolerances, exact=report.hunt.exact), good[0]
+        is_short = horizon(hunt, runs) is not None
+        length = (whole_steps(hunt.config) or UNKNOWN_LENGTH) if is_short else 0
+        return make_rule(ends, hunt.config.tolerances, exact=hunt.exact, whole=length), good[0]
     return None, ()

@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ LOG_LIMIT = 4_000_000  # bytes of one run's output that are kept from its beginn
 TAIL_LINES = 20
 METRICS_LIMIT = 2_000_000  # bytes read of what a training logged, some 25,000 steps
 RECORD_LIMIT = 100_000  # bytes read of what the recorder wrote
+PATIENCE = 60.0  # seconds that a run waits for another's step
 FULL_DISK = 50_000_000  # bytes free under which a failed training is the disk's fault
 THREADS = 1
 CLI = "import sys\nfrom trl.cli import main\nsys.exit(main())\n"
@@ -66,6 +68,7 @@ class Job:
     devices: str  # CUDA indexes, comma-separated; empty: the CPU
     timeout: float
     mark: Mapping[str, str]  # variables by which every process of the run can be found
+    is_led: bool = False  # it waits after each step until it is allowed the next
 
 
 def base_variables(python: str) -> dict[str, str]:
@@ -98,6 +101,10 @@ class Running:
         self._output = job.scratch / "output"
         self._result = job.scratch / "result.json"
         self._kills = _memory_kills()
+        self._stop_at: int | None = None
+        self._progressed = time.monotonic()
+        self._size = 0
+        self.seen: Trajectory = ()  # the steps logged when `look` was called last
         job.scratch.mkdir(parents=True)
         self._process = subprocess.Popen(  # starts while the rest is prepared
             [sys.executable, "-I", "-S", str(WORKER), "supervise", str(job.scratch)],
@@ -109,6 +116,9 @@ class Running:
         for name in ("output", "home", "work", "tmp", "front", "record"):
             (job.scratch / name).mkdir()
         _write_front(job)
+        self._go = job.scratch / "record" / "go"
+        if job.is_led:
+            self._go.touch()
         job.log.parent.mkdir(parents=True, exist_ok=True)
         assert self._process.stdin
         with suppress(BrokenPipeError):  # killed already; poll says so
@@ -142,12 +152,45 @@ class Running:
                 "The run's supervisor was killed.", "The run is made again."
             )
         result = json.loads(self._result.read_text())
+        if self._stop_at is not None and not result["cancelled"]:
+            return _read_stopped(self.job, result, self._output, self._stop_at)
         return _read_result(self.job, result, self._output, _memory_kills() > self._kills)
 
     def steps(self) -> int:
         """Return how many steps the run has logged so far."""
         logged = _read_text(self.job.scratch / "record" / "metrics.jsonl", METRICS_LIMIT)
         return logged.count("\n")
+
+    def look(self) -> None:
+        """Read the steps that were logged since the last look."""
+        folder = self._output if self.job.config.script else self.job.scratch / "record"
+        path = folder / "metrics.jsonl"
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return
+        if size != self._size:
+            self._size = size
+            self.seen = parse_lines(_read_text(path, METRICS_LIMIT))
+            self._progressed = time.monotonic()
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the run may still wait for another; it must not pass its time-out for that."""
+        return time.monotonic() - self._progressed < min(PATIENCE, self.job.timeout / 4)
+
+    def allow(self, steps: int) -> None:
+        """Let the run take so many steps in all."""
+        if self.job.is_led and self._go.exists():
+            os.truncate(self._go, steps)
+
+    def stop(self, steps: int) -> None:
+        """Have the run end; it will have shown its first `steps` steps."""
+        if self._stop_at is None and self._process.stdin:
+            self._stop_at = steps
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(b"s")
+                self._process.stdin.flush()
 
     def cancel(self) -> None:
         """End the run and everything below it; nothing is observed."""
@@ -235,6 +278,15 @@ def _read_result(
         crash = Crash("NoMetrics", "", "the training ended without logging a step")
         return RunResult(Status.CRASHED, (), crash, crash.message, seconds, tail)
     return RunResult(Status.COMPLETED, trajectory, None, "", seconds, tail)
+
+
+def _read_stopped(job: Job, result: Mapping[str, object], output: Path, steps: int) -> RunResult:
+    seconds, tail = float(str(result["seconds"])), _tail(job.log)
+    refusal = _check_facts(job)
+    if refusal:
+        return RunResult(Status.SETUP_FAILED, (), None, refusal, seconds, tail)
+    shown = _read_trajectory(job, output)[:steps]
+    return RunResult(Status.STOPPED_EARLY, shown, None, "", seconds, tail)
 
 
 def _read_trajectory(job: Job, output: Path) -> Trajectory:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from bisector.model import Link, Verdict
+from bisector.model import Link, Trajectory, Verdict
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Probes:
     bad: int
     left: int
     found: tuple[Link, ...] = ()  # earlier links of the chain, not yet confirmed
+    anchor: Trajectory = ()  # what the commits are compared with
 
 
 def narrow(

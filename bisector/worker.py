@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 MESSAGE_LIMIT = 2000  # characters of a crash's message that are kept
+STOP_GRACE = 10.0  # seconds that a training has to end when it is asked to stop
 LOG_TAIL = 256  # chunks of at most 4 KiB kept once the log is full
 SUPERVISOR = "BISECTOR_SUPERVISOR"  # the supervisor's process number, told to a training
 FOLDER = "BISECTOR_RUN_DIR"  # where a training leaves metrics.jsonl, facts.json, crash-*.json
@@ -43,7 +44,7 @@ def supervise() -> None:
     """Run the command of the specification on standard input's first line; write the result file.
 
     Specification: argv, env, cwd, log, log_limit (bytes), timeout (seconds), result. Result: exit (an
-    exit code, negative for a signal), timed_out, cancelled, seconds.
+    exit code, negative for a signal), timed_out, cancelled, stopped, seconds.
     """
     import subprocess
 
@@ -71,32 +72,41 @@ def supervise() -> None:
         "exit": child.returncode,
         "timed_out": ended == "timeout",
         "cancelled": ended == "cancelled",
+        "stopped": ended == "stopped",
         "seconds": time.monotonic() - started,
     }
     _write_whole(spec["result"], json.dumps(result))
 
 
 def _watch(child: subprocess.Popen[bytes], log: _Log, deadline: float) -> str:
-    """Copy output until the child ends ("exit"), time is up ("timeout") or bisector left ("cancelled")."""
+    """Copy output until the child ends ("exit"), time is up ("timeout") or bisector left ("cancelled").
+
+    "stopped": bisector wrote a byte, the child was sent SIGTERM, and ended or had its time for that.
+    """
     import select
 
     assert child.stdout
     process = os.pidfd_open(child.pid)
     sources: list[Any] = [process, 0, child.stdout]
+    is_stopping = False
     while True:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
-            return "timeout"
+            return "stopped" if is_stopping else "timeout"
         try:
             ready, _, _ = select.select(sources, [], [], remaining)
         except (OSError, ValueError):  # standard input was closed by SIGTERM
             return "cancelled"
         if child.stdout in ready and not log.copy(child.stdout):
             sources.remove(child.stdout)
-        if 0 in ready and not os.read(0, 1):
-            return "cancelled"
+        if 0 in ready:
+            if not os.read(0, 1):
+                return "cancelled"
+            is_stopping, deadline = True, time.monotonic() + STOP_GRACE
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
         if process in ready:
-            return "exit"
+            return "stopped" if is_stopping else "exit"
 
 
 class _Log:
@@ -247,6 +257,8 @@ def _make_callback(folder: str) -> Any:
     class Recorder(TrainerCallback):
         """Writes each logged step in full precision; the trainer would round it or drop a NaN."""
 
+        logged = 0
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             args.logging_nan_inf_filter = False
             if state.is_world_process_zero:
@@ -260,8 +272,17 @@ def _make_callback(folder: str) -> Any:
                 line = {"step": state.global_step, **{k: float(v) for k, v in kept.items()}}
                 with open(os.path.join(folder, "metrics.jsonl"), "a") as file:
                     file.write(json.dumps(line) + "\n")
+                self.logged += 1
+                _wait_for_go(os.path.join(folder, "go"), self.logged)
 
     return Recorder
+
+
+def _wait_for_go(path: str, logged: int) -> None:
+    """Wait until the file is as many bytes long as steps were logged; where there is none, go on."""
+    with suppress(FileNotFoundError):
+        while os.stat(path).st_size < logged:
+            time.sleep(0.001)
 
 
 # The environment.

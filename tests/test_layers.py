@@ -9,7 +9,7 @@ import bisector
 PACKAGE = Path(bisector.__file__).parent
 BASE = {"model", "errors", "series", "watched"}
 CORE = {
-    *("compare", "judge", "search", "chain", "conclude", "plan", "report", "documents"),
+    *("compare", "judge", "search", "chain", "conclude", "stopping", "plan", "report", "documents"),
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),
 }

@@ -1,0 +1,76 @@
+"""Decides how far the runs of a hunt have to go; pure.
+
+Both ends stop `AFTER_PARTING` steps after they part, and every other run stops with them at the latest, so all
+comparisons are made over those steps. What is stored may be longer, where a run could not wait or ran alone:
+it is cut before anything is made of it, so that no answer depends on timing.
+
+A prefix is not always evidence. Where the ends do not part, where they part by less than their noise, or where a
+probe's prefix drifts so that the rest of the run would decide, prefixes are ignored and whole runs are asked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bisector.compare import parting
+from bisector.model import Config, Hunt, Role, Run, RunResult, Status, Trajectory
+
+AFTER_PARTING = 2  # steps
+UNKNOWN_LENGTH = 10**9  # steps; so long that no prefix proves a drift
+
+
+def whole_steps(config: Config) -> int:
+    """Return the optimizer steps of a whole run; 0 where the config does not say."""
+    text = config.args.get("max_steps", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def may_stop(hunt: Hunt) -> bool:
+    """Whether the hunt's runs may stop before their end."""
+    return not (hunt.thorough or hunt.exact)
+
+
+def horizon(hunt: Hunt, runs: Sequence[Run]) -> int | None:
+    """Return how many steps the runs of a hunt are compared over; None: whole runs."""
+    if not may_stop(hunt):
+        return None
+    ends = [run for run in runs if run.role in (Role.END, Role.NOISE)]
+    good, bad = (
+        next((run.result.trajectory for run in ends if run.sha == sha and _is_sound(run)), None)
+        for sha in (hunt.good, hunt.bad)
+    )
+    stop = parted_stop(hunt.config, good, bad) if good and bad else None
+    if stop is None:
+        return None
+    stopped = [
+        len(run.result.trajectory) for run in ends if run.result.status is Status.STOPPED_EARLY
+    ]
+    return min([stop, *stopped])
+
+
+def parted_stop(config: Config, one: Trajectory, other: Trajectory) -> int | None:
+    """Return after how many steps two ends stop; None: they have not parted in what is known of them."""
+    parted = parting(one, other, config.tolerances, whole_steps(config))
+    return None if parted is None else parted + AFTER_PARTING
+
+
+def _is_sound(run: Run) -> bool:
+    return run.result.status in (Status.COMPLETED, Status.STOPPED_EARLY)
+
+
+def cut(runs: Sequence[Run], steps: int) -> tuple[Run, ...]:
+    """Return the runs as if each had been stopped after so many steps."""
+    return tuple(
+        replace(run, result=_cut(run.result, steps)) if len(run.result.trajectory) >= steps else run
+        for run in runs
+    )
+
+
+def _cut(result: RunResult, steps: int) -> RunResult:
+    return RunResult(
+        Status.STOPPED_EARLY, result.trajectory[:steps], None, "", result.seconds, result.log_tail
+    )
+
+
+def whole(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the runs that were not stopped early."""
+    return tuple(run for run in runs if run.result.status is not Status.STOPPED_EARLY)
