@@ -7,6 +7,7 @@ order is: both ends twice, their noise, the search along the chain of changes, t
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple
 
 from bisector import conclude, search
@@ -194,10 +195,9 @@ def is_other_end(start: Start, other: Start) -> bool:
 
 
 def _left_at(so_far: Trajectory, anchor: Trajectory, rule: Rule) -> int | None:
-    """Return the first number of steps that prove that a run has left the anchor."""
-    return next(
-        (n for n in range(1, len(so_far) + 1) if rule.has_left(so_far[:n], anchor[:n])), None
-    )
+    """Return the first number of steps that prove that a run has left the anchor, which may be a prefix."""
+    known = min(len(so_far), len(anchor))
+    return next((n for n in range(1, known + 1) if rule.has_left(so_far[:n], anchor[:n])), None)
 
 
 def _other_end(case: Case, start: Start) -> list[Trajectory]:
@@ -306,8 +306,9 @@ def _end_runs(case: Case) -> list[Start]:
         if missing == 0 and _end(case, sha) is None:
             missing = 1  # one of the two hung
         wanted += [Start(case.hunt.id, sha, Role.END)] * missing
-    if wanted:
-        return sorted(wanted, key=lambda start: made[start.sha])
+    if wanted:  # in turn, so that the two ends run side by side and stop each other
+        turns = {sha: count(made[sha]) for sha in shas}
+        return sorted(wanted, key=lambda start: next(turns[start.sha]))
     return [
         Start(case.hunt.id, sha, Role.NOISE)
         for sha in shas
