@@ -35,6 +35,7 @@ from bisector.model import (
 from bisector.search import Probes
 from bisector.stopping import (
     UNKNOWN_LENGTH,
+    are_ends_shown,
     cut,
     horizon,
     may_stop,
@@ -232,20 +233,23 @@ def _look(case: Case, searching: Sequence[str] = (), width: int = 1) -> Look:
                 return short
         except UnclearError:
             pass
+    elif may_stop(case.hunt) and not are_ends_shown(case.hunt, case.runs):
+        look = _look_at(case, None, searching, width)
+        if not isinstance(look.ends, Crash):
+            return look
     kept = whole(case.runs)
     view = replace(case, runs=kept, ignored=len(case.runs) - len(kept))
-    return _look_at(view, None, searching, width)
+    return _look_at(view, None, searching, width)._replace(is_whole=True)
 
 
 def _look_at(case: Case, steps: int | None, searching: Sequence[str], width: int) -> Look:
     ends = _ends(case)
-    is_whole = steps is None and (case.ignored > 0 or ends is not None)
     if not isinstance(ends, Ends | Crash):
-        return Look(case, ends, horizon=steps, is_whole=is_whole or not may_stop(case.hunt))
+        return Look(case, ends, horizon=steps)
     length = (whole_steps(case.hunt.config) or UNKNOWN_LENGTH) if steps else 0
     rule = _rule(case, ends, length)
     step = follow_chain(case, rule, searching, width) if rule else None
-    return Look(case, ends, rule, step, steps, is_whole or not may_stop(case.hunt))
+    return Look(case, ends, rule, step, steps)
 
 
 def expected_runs(commits: int, width: int = 1) -> int:

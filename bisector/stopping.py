@@ -33,16 +33,14 @@ def horizon(hunt: Hunt, runs: Sequence[Run]) -> int | None:
     """Return how many steps the runs of a hunt are compared over; None: whole runs."""
     if not may_stop(hunt):
         return None
-    ends = [run for run in runs if run.role in (Role.END, Role.NOISE)]
-    good, bad = (
-        next((run.result.trajectory for run in ends if run.sha == sha and _is_sound(run)), None)
-        for sha in (hunt.good, hunt.bad)
-    )
+    good, bad = (_first_shown(sha, runs) for sha in (hunt.good, hunt.bad))
     stop = parted_stop(hunt.config, good, bad) if good and bad else None
     if stop is None:
         return None
     stopped = [
-        len(run.result.trajectory) for run in ends if run.result.status is Status.STOPPED_EARLY
+        len(run.result.trajectory)
+        for run in runs
+        if run.role in (Role.END, Role.NOISE) and run.result.status is Status.STOPPED_EARLY
     ]
     return min([stop, *stopped])
 
@@ -53,8 +51,22 @@ def parted_stop(config: Config, one: Trajectory, other: Trajectory) -> int | Non
     return None if parted is None else parted + AFTER_PARTING
 
 
-def _is_sound(run: Run) -> bool:
-    return run.result.status in (Status.COMPLETED, Status.STOPPED_EARLY)
+def are_ends_shown(hunt: Hunt, runs: Sequence[Run]) -> bool:
+    """Whether each end has a run that did not crash."""
+    return all(_first_shown(sha, runs) for sha in (hunt.good, hunt.bad))
+
+
+def _first_shown(sha: str, runs: Sequence[Run]) -> Trajectory | None:
+    shown = (Status.COMPLETED, Status.STOPPED_EARLY)
+    is_end = (Role.END, Role.NOISE)
+    return next(
+        (
+            run.result.trajectory
+            for run in runs
+            if run.sha == sha and run.role in is_end and run.result.status in shown
+        ),
+        None,
+    )
 
 
 def cut(runs: Sequence[Run], steps: int) -> tuple[Run, ...]:
