@@ -1,5 +1,7 @@
 """The service as a process, on a real remote, with a real channel."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from service import Listener, Remote, Service, set_version
@@ -124,5 +126,35 @@ def test_a_remote_that_is_down_for_a_while_is_asked_again(
         seen = service.settle(remote.push())
         assert seen["fetch_error"] == ""
         assert [r["culprit"] for r in seen["regressions"]] == [culprit]
+    finally:
+        service.stop()
+
+
+def test_what_a_hunt_by_hand_stopped_early_is_no_test_of_a_commit(
+    tmp_path: Path, listener: Listener
+) -> None:
+    remote = Remote(tmp_path)
+    service = Service(tmp_path, remote, listener.url).start()
+    try:
+        first = remote.push()
+        service.settle(first)
+        service.stop()
+        remote.commit("harmless")
+        head = remote.push()
+        with closing(sqlite3.connect(service.state / "bisector.db")) as db, db:
+            db.execute(
+                "CREATE TEMP TABLE copy AS SELECT * FROM runs WHERE sha = ? LIMIT 1", (first,)
+            )
+            db.execute(
+                "UPDATE copy SET id = 'rx', sha = ?, role = 'search', status = 'stopped_early',"
+                " steps = '[[1, 9.0, 9.0, null]]'",
+                (head,),
+            )
+            db.execute("INSERT INTO runs SELECT * FROM copy")
+        service.start().settle(head)
+        assert listener.events == []
+        with closing(sqlite3.connect(service.state / "bisector.db")) as db:
+            made = db.execute("SELECT role, status FROM runs WHERE sha = ?", (head,)).fetchall()
+        assert made.count(("test", "completed")) >= 1
     finally:
         service.stop()
