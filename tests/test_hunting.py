@@ -350,6 +350,8 @@ def test_runs_stop_at_the_step_that_decides_and_thorough_ones_do_not(tmp_path: P
         is_proof = (probe["role"], probe["verdict"]) == ("search", "bad")
         assert (probe["status"], probe["steps"]) == ("stopped_early", 4 if is_proof else 6)
     assert entry["training_steps"] < 6 * entry["runs"]
+    shown = bisector(tmp_path, "show", entry["hunt"]).stdout
+    assert "compared   the first 6 steps of each run" in shown
     whole = hunt(tmp_path, shas[0], shas[-1], "--thorough", "--max-runs", 5, code=3)
     assert {(p["status"], p["steps"]) for p in whole["probes"]} == {("completed", 40)}
 
