@@ -80,7 +80,7 @@ class Loop:
                 if stop is not None:
                     running.stop(stop)
             if not (is_ahead and running.is_patient):
-                running.allow(len(running.seen) + 1)
+                running.allow(len(running.seen))
             self._led[running] = known
 
     def _take(self, order: Order, run: Run) -> None:

@@ -231,7 +231,7 @@ class Repository:
             except git.GitCommandError as error:
                 raise InfraError(
                     f"git could not check out {sha[:10]}: {_last_line(error)}.",
-                    "Free space or mend the repository; run it again.",
+                    "Free space on the disk or mend the repository; run it again.",
                 ) from None
         index.unlink(missing_ok=True)
         partial.rename(target)

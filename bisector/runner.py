@@ -180,7 +180,7 @@ class Running:
         return time.monotonic() - self._progressed < min(PATIENCE, self.job.timeout / 4)
 
     def allow(self, steps: int) -> None:
-        """Let the run take so many steps in all."""
+        """Let the run go on after so many steps."""
         if self.job.is_led and self._go.exists():
             os.truncate(self._go, steps)
 

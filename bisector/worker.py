@@ -279,7 +279,7 @@ def _make_callback(folder: str) -> Any:
 
 
 def _wait_for_go(path: str, logged: int) -> None:
-    """Wait until the file is as many bytes long as steps were logged; where there is none, go on."""
+    """Wait for the go after this many steps: the file's size says how many have it. Without a file, go on."""
     with suppress(FileNotFoundError):
         while os.stat(path).st_size < logged:
             time.sleep(0.001)

@@ -94,7 +94,7 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_answer(
     assert stored.items() <= completed(tmp_path).items()
     made = Counter((p["sha"], p["role"]) for p in entry["probes"])
     assert max(made.values()) <= 2, "a completed run was repeated"
-    assert entry["runs"] == 4 + 4 + 4
+    assert entry["runs"] <= 4 + 2 * 3 + 4
     assert not list((tmp_path / "state" / "scratch").iterdir())
     assert not list((tmp_path / "state" / "checkouts").iterdir())
     assert wait_until_gone(tmp_path) == []

@@ -108,7 +108,7 @@ slow = pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "edit", "kind", "step"),
     [
-        pytest.param("sft_default", CHANGED_HELPER, "step", None, id="helper"),
+        pytest.param("sft_default", CHANGED_HELPER, None, None, id="helper"),
         pytest.param("dpo_default", DPO_DEFAULT, "step", None, id="dpo-default"),
         pytest.param("sft_text", BROKEN_IMPORT, "crash", None, id="import", marks=slow),
         pytest.param("sft_default", SCALED_LOSS, "step", 1, id="scaled", marks=slow),
