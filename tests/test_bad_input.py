@@ -187,7 +187,7 @@ def test_no_room_on_the_disk_is_infrastructure(tmp_path: Path) -> None:
         assert done.returncode == 4, done.stderr
         (entry,) = json.loads(done.stdout)["hunts"]
         assert entry["outcome"] == "infra"
-        assert "disk" in entry["reason"].lower()
+        assert "space" in entry["reason"].lower()
     finally:
         subprocess.run(["umount", str(state)], check=True)
 
