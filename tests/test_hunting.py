@@ -335,7 +335,7 @@ with open(os.path.join(out, "metrics.jsonl"), "w") as file:
     for step in range(1, 41):
         file.write(json.dumps(line(step)) + "\\n")
         file.flush()
-        time.sleep(0.05)
+        time.sleep(0.15)
 sys.exit(0)
 """
 
