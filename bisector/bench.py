@@ -31,9 +31,8 @@ class Order:
     name: str = field(init=False)
     config: Config = field(compare=False)
     environment: Environment = field(compare=False)
-    is_led: bool = field(
-        default=False, compare=False
-    )  # it is told after each step to go on or to stop
+    # Whether it is told after each step to go on or to stop.
+    is_led: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.config.name)

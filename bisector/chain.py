@@ -100,7 +100,7 @@ def _links(found: Sequence[Anchored]) -> tuple[Link, ...]:
 
 def longest(results: Sequence[RunResult]) -> RunResult:
     """Return the first of the runs that showed the most steps without crash; one without steps if none did."""
-    shown = [r for r in results if r.status in (Status.COMPLETED, Status.STOPPED_EARLY)]
+    shown = [r for r in results if r.has_trained]
     return max(shown, key=lambda r: len(r.trajectory), default=RunResult(Status.CRASHED))
 
 

@@ -209,6 +209,11 @@ class RunResult:
     seconds: float = 0.0
     log_tail: str = ""
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether it trained for as long as it was asked to."""
+        return self.status in (Status.COMPLETED, Status.STOPPED_EARLY)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

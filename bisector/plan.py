@@ -34,14 +34,13 @@ from bisector.model import (
 )
 from bisector.search import Probes
 from bisector.stopping import (
-    UNKNOWN_LENGTH,
     are_ends_shown,
     cut,
     horizon,
     may_stop,
     parted_stop,
+    prefix_length,
     whole,
-    whole_steps,
 )
 
 END_RUNS = 2
@@ -246,7 +245,7 @@ def _look_at(case: Case, steps: int | None, searching: Sequence[str], width: int
     ends = _ends(case)
     if not isinstance(ends, Ends | Crash):
         return Look(case, ends, horizon=steps)
-    length = (whole_steps(case.hunt.config) or UNKNOWN_LENGTH) if steps else 0
+    length = prefix_length(case.hunt.config) if steps else 0
     rule = _rule(case, ends, length)
     step = follow_chain(case, rule, searching, width) if rule else None
     return Look(case, ends, rule, step, steps)

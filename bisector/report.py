@@ -34,7 +34,7 @@ from bisector.model import (
     Status,
 )
 from bisector.series import plain
-from bisector.stopping import UNKNOWN_LENGTH, cut, horizon, whole, whole_steps
+from bisector.stopping import cut, horizon, prefix_length, whole
 
 SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "kernels")
 SHOWN_SUSPECTS = 20
@@ -258,9 +258,8 @@ def probe_verdict(report: Report, run: Run) -> str | None:
     """Return a run's verdict against the good end; None while the ends are not known, or tell nothing."""
     runs = _as_compared(report)
     rule, anchor = _rule(report.hunt, runs)
-    is_sound = run.result.status in (Status.COMPLETED, Status.STOPPED_EARLY)
     if rule is None:
-        if not is_sound:
+        if not run.result.has_trained:
             return "skip"
         is_good = report.conclusion.outcome is Outcome.NOT_REPRODUCED or run.sha == report.hunt.good
         return "good" if is_good else None
@@ -291,6 +290,6 @@ def _rule(hunt: Hunt, runs: Sequence[Run]) -> tuple[Rule | None, Any]:
     if isinstance(good, list) and isinstance(bad, list):
         ends = Ends(good[0], bad[0], measure_noise(good, bad))
         is_short = horizon(hunt, runs) is not None
-        length = (whole_steps(hunt.config) or UNKNOWN_LENGTH) if is_short else 0
+        length = prefix_length(hunt.config) if is_short else 0
         return make_rule(ends, hunt.config.tolerances, exact=hunt.exact, whole=length), good[0]
     return None, ()

@@ -24,6 +24,11 @@ def whole_steps(config: Config) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def prefix_length(config: Config) -> int:
+    """Return the steps of a whole run, to judge a prefix by; so many that no drift is proven if not known."""
+    return whole_steps(config) or UNKNOWN_LENGTH
+
+
 def may_stop(hunt: Hunt) -> bool:
     """Whether the hunt's runs may stop before their end."""
     return not (hunt.thorough or hunt.exact)
@@ -57,13 +62,12 @@ def are_ends_shown(hunt: Hunt, runs: Sequence[Run]) -> bool:
 
 
 def _first_shown(sha: str, runs: Sequence[Run]) -> Trajectory | None:
-    shown = (Status.COMPLETED, Status.STOPPED_EARLY)
     is_end = (Role.END, Role.NOISE)
     return next(
         (
             run.result.trajectory
             for run in runs
-            if run.sha == sha and run.role in is_end and run.result.status in shown
+            if run.sha == sha and run.role in is_end and run.result.has_trained
         ),
         None,
     )

@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_plan import CONFIG, ENVIRONMENT
+from test_plan import CONFIG, ENVIRONMENT, TOLERANCES
 
 from bisector.compare import parting
 from bisector.model import (
@@ -18,13 +18,11 @@ from bisector.model import (
     RunResult,
     Status,
     Step,
-    Tolerances,
     Trajectory,
 )
 from bisector.plan import Cancel, Case, Conclude, Start, is_other_end, next_actions, stop_after
 
 LENGTH = 20
-TOLERANCES = Tolerances({"loss": 1e-3, "grad_norm": 1e-1}, {"loss": 1e-5, "grad_norm": 1e-3})
 
 
 def training(size: float = 0.0, since: int = 1, until: int = LENGTH) -> Trajectory:
