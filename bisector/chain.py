@@ -37,7 +37,8 @@ class Tested:
 
     `results` has each tested position's runs, oldest first; `skipped` are the positions that the user ruled
     out, `in_flight` those that are being tested, and `width` is how many may be at once. `fresh` has the
-    runs of the confirmation, which go as far as the ends where a probe was stopped before.
+    runs of the confirmation, which go as far as the ends where a probe was stopped before. `marks` has, for
+    positions whose runs' footprints are known, the positions that touch them.
     """
 
     length: int
@@ -46,10 +47,26 @@ class Tested:
     in_flight: Collection[int] = ()
     width: int = 1
     fresh: Mapping[int, Sequence[RunResult]] = field(default_factory=dict)
+    marks: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def longest(self, position: int) -> RunResult:
-        """Return the run at a position that shows most of what it does."""
-        return longest([*self.results.get(position, ()), *self.fresh.get(position, ())])
+        """Return the run that shows most of what a position does: its own, or one that it must be equal to."""
+        place = self._run_at(position)
+        return longest([*self.results.get(place, ()), *self.fresh.get(place, ())])
+
+    def reading(self, position: int, verdict: Verdict) -> Reading:
+        """Return a verdict with the positions that touch what says so."""
+        return Reading(position, verdict, self.marks.get(self._run_at(position)))
+
+    def _run_at(self, position: int) -> int:
+        """Return the position whose run stands for another; the same where nothing does."""
+        if position in self.results or position in self.fresh:
+            return position
+        for place, marks in self.marks.items():
+            known = Reading(place, Verdict.GOOD, marks)
+            if known.first <= position <= known.last(self.length):
+                return place
+        return position
 
 
 def follow(tested: Tested, rule: Rule) -> Probes | Chain:
@@ -67,7 +84,7 @@ def follow(tested: Tested, rule: Rule) -> Probes | Chain:
         step = search.narrow(
             start,
             tested.length,
-            _read(tested, anchor, rule),
+            _read(tested, start, anchor, rule),
             width=tested.width,
             in_flight=tested.in_flight,
         )
@@ -83,14 +100,16 @@ def follow(tested: Tested, rule: Rule) -> Probes | Chain:
     return Chain(tuple(found), tuple(transient))
 
 
-def _read(tested: Tested, anchor: Trajectory, rule: Rule) -> list[Reading]:
-    """Return the verdicts on what was tested, against the trajectory of the last change."""
+def _read(tested: Tested, start: int, anchor: Trajectory, rule: Rule) -> list[Reading]:
+    """Return the verdicts on what was tested, against the trajectory of the last change, at `start`."""
     readings = [Reading(position, Verdict.SKIP) for position in tested.skipped]
+    readings.append(tested.reading(start, Verdict.GOOD))
+    readings.append(tested.reading(tested.length, Verdict.BAD))
     for position, results in tested.results.items():
-        if 0 < position < tested.length and position not in tested.skipped:
+        if start < position < tested.length and position not in tested.skipped:
             verdict = judge(results, anchor, rule)
             if verdict:
-                readings.append(Reading(position, verdict))
+                readings.append(tested.reading(position, verdict))
     return readings
 
 

@@ -45,6 +45,7 @@ class Evidence:
     hunt: Hunt
     commits: Sequence[str]
     results: Callable[..., list[RunResult]]
+    longest: Callable[[int], RunResult]  # the run that shows most of what a position does
     ends: Ends | Crash
     rule: Rule
     open: tuple[Link, ...] = ()
@@ -122,7 +123,7 @@ class Evidence:
                 crash=self.ends,
                 ends_deviation=CRASHED,
                 noise=dict.fromkeys(METRICS, 0.0),
-                compared_steps=len(longest(self._at(0)).trajectory),
+                compared_steps=len(self.longest(0).trajectory),
             )
         return Conclusion(
             Outcome.CULPRIT,
@@ -142,7 +143,7 @@ class Evidence:
             CRASHED
             if self.rule.crash
             else self._deviation(
-                *_side_by_side(longest(self._at(child)), longest(self._at(parent)), found.anchor)
+                *_side_by_side(self.longest(child), self.longest(parent), found.anchor)
             )
         )
         return Change(self.commits[child], self.commits[child - 1], deviation)

@@ -211,6 +211,7 @@ class TrainSettings(_Table):
     python: str = ""
     devices: Literal["all", "cpu"] | list[int] = "all"
     jobs: int = Field(default=0, ge=0)
+    footprints: bool = True
     timeout: Seconds = 1800
 
 

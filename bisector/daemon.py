@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from bisector import plan
 from bisector.bench import POLL, Bench, InFlight, Order
+from bisector.candidates import Candidates
 from bisector.model import Conclusion, Outcome, Run
 from bisector.plan import Action, Cancel, Case, Start
 from bisector.runner import Running
@@ -34,6 +35,7 @@ class Loop:
     def __init__(self, session: Session, bench: Bench, progress: Progress) -> None:
         self._session, self._bench, self._progress = session, bench, progress
         self._cases: dict[str, Case] = {}
+        self._candidates: dict[tuple[str, ...], Candidates] = {}  # of each range
         self._actions: list[Action] = []
         self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
         self._led = WeakKeyDictionary[Running, tuple[object, ...]]()  # what was known of each run
@@ -41,7 +43,7 @@ class Loop:
 
     def run(self, cases: list[Case], is_stopped: Callable[[], bool]) -> None:
         """Tick until every case is concluded or `is_stopped` says so; InfraError leaves all as it was."""
-        self._cases = {case.hunt.id: case for case in cases}
+        self._cases = {case.hunt.id: self._mark(case) for case in cases}
         while self._cases and not is_stopped():
             if not self.tick():
                 time.sleep(POLL)
@@ -89,8 +91,16 @@ class Loop:
         if case is None:  # concluded while this run was in flight
             return
         runs = sorted((*case.runs, run), key=lambda run: (run.started, run.id))
-        self._cases[order.hunt] = replace(case, runs=tuple(runs))
+        self._cases[order.hunt] = self._mark(replace(case, runs=tuple(runs)))
         self._progress.finished(run, order.config.name)
+
+    def _mark(self, case: Case) -> Case:
+        """Return the case with the commits that can matter to its runs, where the settings ask for that."""
+        if not self._session.settings.train.footprints:
+            return case
+        if case.commits not in self._candidates:
+            self._candidates[case.commits] = Candidates(self._session.repository, case.commits)
+        return self._candidates[case.commits].mark(case)
 
     def _do(self, action: Action) -> bool:
         if isinstance(action, Start):

@@ -42,7 +42,7 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "compared_steps": conclusion.compared_steps,
         "noise": {metric: plain(conclusion.noise.get(metric)) for metric in METRICS},
         "commits": report.hunt.commits,
-        "candidates": report.hunt.commits,
+        "candidates": report.candidates,
         "runs": len(runs),
         "training_steps": sum(len(run.result.trajectory) for run in runs),
         "wall_seconds": round(wall_seconds(runs), 3),

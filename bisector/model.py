@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from bisector.contents import Footprint
+
 METRICS = ("loss", "grad_norm")
 UNKNOWN_VERSION = "0+unknown"
 MIN_RUNS = 5  # the four runs of the ends, and one more
@@ -179,6 +181,7 @@ class Declared:
     version: str = UNKNOWN_VERSION
     requirements: tuple[str, ...] = ()
     requires_python: str = ""
+    scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +211,9 @@ class RunResult:
     reason: str = ""
     seconds: float = 0.0
     log_tail: str = ""
+    footprint: Footprint | None = (
+        None  # None: not known whole, so that it says nothing of other commits
+    )
 
     @property
     def has_trained(self) -> bool:
@@ -294,5 +300,6 @@ class Conclusion:
     confirmed: bool = False
     explained: bool = False
     compared_steps: int = 0
+    candidates: int | None = None  # commits that can matter; None where that was not worked out
     noise: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -5,13 +5,14 @@ order is: both ends twice, their noise, the search along the chain of changes, t
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
 from bisector import conclude, search
 from bisector.chain import Anchored, Chain, Tested, follow
+from bisector.contents import Footprint
 from bisector.judge import (
     Ends,
     Rule,
@@ -57,10 +58,23 @@ class Case:
     runs: tuple[Run, ...]  # oldest first
     max_runs: int | None = None
     ignored: int = 0  # runs that were stopped too early to be looked at
+    # For each known footprint the positions, ascending, of the commits that touch it.
+    marks: Mapping[Footprint, tuple[int, ...]] = field(default_factory=dict)
 
     def results(self, sha: str, *roles: Role) -> list[RunResult]:
         """Return the results of the runs made at `sha` for one of `roles`; for any role if none is given."""
         return [r.result for r in self.runs if r.sha == sha and (not roles or r.role in roles)]
+
+    @property
+    def candidates(self) -> int:
+        """Return how many commits can matter, as far as is known: those that touch what a run read."""
+        marks = [
+            self.marks.get(r.result.footprint) if r.result.footprint else None for r in self.runs
+        ]
+        first = next(
+            (m for m, r in zip(marks, self.runs, strict=True) if r.sha == self.hunt.good), None
+        )
+        return self.hunt.commits if first is None else len({p for m in marks if m for p in m})
 
     @property
     def spent(self) -> int:
@@ -111,7 +125,7 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int =
         wanted = next_step(case, list(running), width)
         if isinstance(wanted, Conclusion):
             actions += [Cancel(start) for start in running.elements()]
-            actions.append(Conclude(case.hunt.id, wanted))
+            actions.append(Conclude(case.hunt.id, replace(wanted, candidates=case.candidates)))
             continue
         useless = [s for s in running if s.role is Role.SEARCH and s not in wanted]
         actions += [Cancel(start) for start in useless]
@@ -138,7 +152,8 @@ def next_step(
     if rule is None:
         assert isinstance(ends, Ends)
         return conclude.not_reproduced(ends, case.hunt)
-    evidence = conclude.Evidence(case.hunt, case.commits, case.results, ends, rule)
+    longest = _tested(case).longest
+    evidence = conclude.Evidence(case.hunt, case.commits, case.results, longest, ends, rule)
     if isinstance(step, Probes):
         starts = [Start(case.hunt.id, case.commits[p], Role.SEARCH) for p in step.positions]
         return _afford(case, starts, reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
@@ -261,17 +276,29 @@ def follow_chain(
     case: Case, rule: Rule, in_flight: Sequence[str] = (), width: int = 1
 ) -> Probes | Chain:
     """Return the commits to test next, or the chain of changes, over the case's commits."""
+    return follow(_tested(case, in_flight, width), rule)
+
+
+def _tested(case: Case, in_flight: Sequence[str] = (), width: int = 1) -> Tested:
     order = {sha: position for position, sha in enumerate(case.commits)}
     results: dict[int, list[RunResult]] = {}
     fresh: dict[int, list[RunResult]] = {}
+    marks: dict[int, set[int] | None] = {}
     for run in case.runs:
         if run.role in (Role.END, Role.SEARCH):
             results.setdefault(order[run.sha], []).append(run.result)
+            footprint = run.result.footprint
+            its, before = (
+                case.marks.get(footprint) if footprint else None,
+                marks.get(order[run.sha], set()),
+            )
+            marks[order[run.sha]] = None if its is None or before is None else before | set(its)
         elif run.role is Role.CONFIRM:
             fresh.setdefault(order[run.sha], []).append(run.result)
     skipped = [order[sha] for sha in case.hunt.skip]
     testing = [order[sha] for sha in in_flight]
-    return follow(Tested(len(case.commits) - 1, results, skipped, testing, width, fresh), rule)
+    known = {position: sorted(its) for position, its in marks.items() if its is not None}
+    return Tested(len(case.commits) - 1, results, skipped, testing, width, fresh, known)
 
 
 # The ends

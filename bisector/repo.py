@@ -8,12 +8,17 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import git
 
+from bisector.contents import CommitChange, FileChange
 from bisector.errors import BisectorError, InfraError
 from bisector.model import Commit
 
@@ -218,6 +223,35 @@ class Repository:
         found = re.search(r"\(#(\d+)\)\s*$|^Merge pull request #(\d+) ", subject)
         return Commit(sha, subject, author, date, int(found[1] or found[2]) if found else None)
 
+    def changes(self, commits: Sequence[str]) -> list[CommitChange]:
+        """Return what each commit but the first changes against the one before it, renames as two changes."""
+        pairs = "".join(f"{new} {old}\n" for old, new in pairwise(commits))
+        options = ("-r", "-z", "-m", "--raw", "--no-renames", "--no-abbrev", "--no-ext-diff")
+        with self._open() as repo, tempfile.TemporaryFile() as given:
+            given.write(pairs.encode())
+            given.seek(0)
+            paths = _raw(repo.git.ls_tree("-r", "-z", "--name-only", commits[0], **_RAW)).split(
+                "\0"
+            )
+            text = _raw(repo.git.diff_tree(*options, "--stdin", istream=given, **_RAW))
+        changed = _parse_raw_diff(text)
+        tree = _Tree(path for path in paths if path)
+        return [
+            CommitChange(tuple(files), tree.follow(files))
+            for files in (changed.get(sha, []) for sha in commits[1:])
+        ]
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of blobs, named by id or as `sha:path`; None for those that are not there."""
+        found: list[bytes | None] = []
+        with self._open() as repo:
+            for name in names:
+                try:
+                    found.append(repo.git.get_object_data(name)[3])
+                except ValueError:
+                    found.append(None)
+        return found
+
     def checkout(self, sha: str, target: Path) -> None:
         """Write the commit's files to `target`, which is there only when it is whole."""
         partial = target.with_name(f"{target.name}.partial")
@@ -235,6 +269,55 @@ class Repository:
                 ) from None
         index.unlink(missing_ok=True)
         partial.rename(target)
+
+
+_RAW: dict[str, Any] = {"strip_newline_in_stdout": False, "stdout_as_string": False}
+_ABSENT = "000000"  # git's mode of what is not there
+
+
+def _raw(output: bytes) -> str:
+    """Return git's output with every byte of a path kept, as file names are in Python."""
+    return os.fsdecode(output)
+
+
+def _parse_raw_diff(text: str) -> dict[str, list[FileChange]]:
+    """Read `git diff-tree --stdin --raw -z`: a commit's id, then for each file its modes, blobs and path."""
+    found: dict[str, list[FileChange]] = {}
+    fields = iter(text.split("\0"))
+    files: list[FileChange] = []
+    for field in fields:
+        if field.startswith(":"):
+            old_mode, new_mode, old_blob, new_blob, _ = field[1:].split()
+            old_mode, new_mode = (m.replace(_ABSENT, "") for m in (old_mode, new_mode))
+            files.append(FileChange(next(fields), old_mode, new_mode, old_blob, new_blob))
+        elif field:
+            files = found.setdefault(field.strip(), [])
+    return found
+
+
+class _Tree:
+    """The files of one commit after another, as how many lie below each path."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._below = Counter(place for path in paths for place in _upward(path))
+
+    def follow(self, files: Sequence[FileChange]) -> frozenset[str]:
+        """Take a commit's changes; return the paths that were not there before, or are not any more."""
+        before: dict[str, int] = {}
+        for file in files:
+            more = (not file.old_mode) - (not file.new_mode)
+            for place in _upward(file.path) if more else ():
+                before.setdefault(place, self._below[place])
+                self._below[place] += more
+        return frozenset(
+            place for place, n in before.items() if bool(n) != bool(self._below[place])
+        )
+
+
+def _upward(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
 def enclosing_repository(folder: Path) -> str | None:

@@ -50,6 +50,12 @@ class Report:
     words: Mapping[str, Commit]  # of every commit that the report may name
     advice: tuple[str, ...] = ()
 
+    @property
+    def candidates(self) -> int:
+        """Return how many of the commits can matter, as far as is known."""
+        known = self.conclusion.candidates
+        return self.hunt.commits if known is None else known
+
 
 # Text
 
@@ -159,12 +165,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found.append(("compared", f"the first {steps} of each run; --thorough compares all"))
     found += [("note", printable(note)) for note in conclusion.notes]
     found += [("advice", printable(line)) for line in report.advice]
-    found.append(
-        (
-            "range",
-            f"{report.hunt.good[:10]} … {report.hunt.bad[:10]}, {count(report.hunt.commits, 'commit')}",
-        )
-    )
+    found.append(("range", _range(report)))
     found.append(("cost", _cost(report)))
     found.append(("with", describe_environment(report.hunt.environment)))
     found.append(("hunt", report.hunt.id))
@@ -195,6 +196,14 @@ def _suspect_lines(report: Report) -> list[tuple[str, str]]:
 def _subject(report: Report, sha: str) -> str:
     words = report.words.get(sha)
     return printable(words.subject) if words else ""
+
+
+def _range(report: Report) -> str:
+    hunt = report.hunt
+    text = f"{hunt.good[:10]} … {hunt.bad[:10]}, {count(hunt.commits, 'commit')}"
+    if report.conclusion.candidates is None:
+        return text
+    return f"{text}, of which {report.candidates} touch what the runs read"
 
 
 def _cost(report: Report) -> str:

@@ -15,19 +15,28 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from bisector.contents import Footprint
 from bisector.errors import InfraError
 from bisector.model import Config, Crash, Declared, RunResult, Status, Trajectory
 from bisector.series import parse_lines, parse_trainer_state
 
 WORKER = Path(__file__).with_name("worker.py")
+TRACER = Path(__file__).with_name("tracer.py")
 LOG_LIMIT = 4_000_000  # bytes of one run's output that are kept from its beginning
 TAIL_LINES = 20
 METRICS_LIMIT = 2_000_000  # bytes read of what a training logged, some 25,000 steps
 RECORD_LIMIT = 100_000  # bytes read of what the recorder wrote
+FOOTPRINT_LIMIT = 20_000_000  # bytes of what one process wrote of its reads
+INCOMPLETE = "footprint-incomplete"  # what the tracer leaves where it could not follow
+KINDS = tuple(field.name for field in fields(Footprint))
+OUT_OF_MEMORY = (
+    "OutOfMemory",
+    "OutOfMemoryError",
+)  # of the machine's doing as much as the commit's
 PATIENCE = 60.0  # seconds that a run waits for another's step
 FULL_DISK = 50_000_000  # bytes free under which a failed training is the disk's fault
 THREADS = 1
@@ -240,6 +249,7 @@ def _write_front(job: Job) -> None:
     """Write what stands before the installed packages: recorder, metadata of the checkout, `trl`."""
     front = job.scratch / "front"
     (front / "bisector_worker.py").symlink_to(WORKER)
+    (front / "bisector_tracer.py").symlink_to(TRACER)
     (front / "sitecustomize.py").write_text("import bisector_worker\nbisector_worker.record()\n")
     (front / "trl").write_text(CLI)
     declared = job.declared
@@ -270,14 +280,16 @@ def _read_result(
     crash = _read_crash(job, int(str(result["exit"])), tail, is_out_of_memory)
     if crash:
         reason = f"{crash.type}: {crash.message}"
-        return RunResult(Status.CRASHED, trajectory, crash, reason, seconds, tail)
+        kept = None if crash.type in OUT_OF_MEMORY else _read_footprint(job)
+        return RunResult(Status.CRASHED, trajectory, crash, reason, seconds, tail, kept)
     refusal = _check_facts(job)
     if refusal:
         return RunResult(Status.SETUP_FAILED, (), None, refusal, seconds, tail)
+    footprint = _read_footprint(job)
     if not trajectory:
         crash = Crash("NoMetrics", "", "the training ended without logging a step")
-        return RunResult(Status.CRASHED, (), crash, crash.message, seconds, tail)
-    return RunResult(Status.COMPLETED, trajectory, None, "", seconds, tail)
+        return RunResult(Status.CRASHED, (), crash, crash.message, seconds, tail, footprint)
+    return RunResult(Status.COMPLETED, trajectory, None, "", seconds, tail, footprint)
 
 
 def _read_stopped(job: Job, result: Mapping[str, object], output: Path, steps: int) -> RunResult:
@@ -286,7 +298,29 @@ def _read_stopped(job: Job, result: Mapping[str, object], output: Path, steps: i
     if refusal:
         return RunResult(Status.SETUP_FAILED, (), None, refusal, seconds, tail)
     shown = _read_trajectory(job, output)[:steps]
-    return RunResult(Status.STOPPED_EARLY, shown, None, "", seconds, tail)
+    footprint = _read_footprint(job)
+    return RunResult(Status.STOPPED_EARLY, shown, None, "", seconds, tail, footprint)
+
+
+def _read_footprint(job: Job) -> Footprint | None:
+    """Return what the run read of its checkout; None where that is not known whole, or not asked for."""
+    record = job.scratch / "record"
+    if (job.config.script and not job.config.has_footprint) or (record / INCOMPLETE).exists():
+        return None
+    found: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    texts = [_read_text(file, FOOTPRINT_LIMIT) for file in record.glob("footprint-*")]
+    try:
+        for line in "".join(texts).splitlines():
+            kind, path = json.loads(line)
+            found[kind].add(path)
+    except (ValueError, KeyError):
+        return None
+    is_cut = any(len(text) >= FOOTPRINT_LIMIT for text in texts)
+    return (
+        Footprint(**{kind: frozenset(paths) for kind, paths in found.items()})
+        if texts and not is_cut
+        else None
+    )
 
 
 def _read_trajectory(job: Job, output: Path) -> Trajectory:

@@ -82,9 +82,8 @@ def cut(runs: Sequence[Run], steps: int) -> tuple[Run, ...]:
 
 
 def _cut(result: RunResult, steps: int) -> RunResult:
-    return RunResult(
-        Status.STOPPED_EARLY, result.trajectory[:steps], None, "", result.seconds, result.log_tail
-    )
+    shown = result.trajectory[:steps]
+    return replace(result, status=Status.STOPPED_EARLY, trajectory=shown, crash=None, reason="")
 
 
 def whole(runs: Sequence[Run]) -> tuple[Run, ...]:

@@ -1,15 +1,18 @@
 """The database: observations appended, hunts and their answers; SQL stands beside its function."""
 
+import hashlib
 import json
 import math
 import sqlite3
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from bisector.contents import Footprint
 from bisector.errors import BisectorError, InfraError
 from bisector.model import Conclusion, Crash, Environment, Hunt, Role, Run, RunResult, Status
 from bisector.series import dump, dump_steps, load_steps
@@ -99,6 +102,10 @@ MIGRATIONS = (
     );
     CREATE INDEX deliveries_by_state ON deliveries (state, channel);
     """,
+    """
+    CREATE TABLE footprints (id TEXT PRIMARY KEY, data TEXT NOT NULL);
+    ALTER TABLE runs ADD COLUMN footprint TEXT NOT NULL DEFAULT '';
+    """,
 )
 
 _HUNT = TypeAdapter(Hunt)
@@ -116,6 +123,7 @@ class Store:
             self._db = sqlite3.connect(state / "bisector.db", timeout=BUSY_TIMEOUT)
             self._db.isolation_level = None
             self._db.row_factory = sqlite3.Row
+            self._footprints: dict[str, Footprint] = {}  # those that were read
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._migrate(state)
@@ -245,7 +253,7 @@ class Store:
         with self.transaction() as db:
             self._add_environment(db, environment)
             db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     run.id,
                     run.hunt,
@@ -261,8 +269,24 @@ class Store:
                     result.reason,
                     result.log_tail,
                     dump_steps(result.trajectory),
+                    self._add_footprint(db, result.footprint),
                 ),
             )
+
+    def _add_footprint(self, db: sqlite3.Connection, footprint: Footprint | None) -> str:
+        """Store a footprint if it is new, and return its id; most runs share one with others."""
+        if footprint is None:
+            return ""
+        data = json.dumps([sorted(getattr(footprint, field.name)) for field in fields(Footprint)])
+        digest = hashlib.sha256(data.encode()).hexdigest()[:16]
+        db.execute("INSERT OR IGNORE INTO footprints VALUES (?, ?)", (digest, data))
+        return digest
+
+    def _footprint(self, digest: str) -> Footprint | None:
+        if digest and digest not in self._footprints:
+            row = self._db.execute("SELECT data FROM footprints WHERE id = ?", (digest,)).fetchone()
+            self._footprints[digest] = Footprint(*map(frozenset, json.loads(row["data"])))
+        return self._footprints.get(digest)
 
     def _add_environment(self, db: sqlite3.Connection, environment: Environment) -> None:
         db.execute(
@@ -272,7 +296,7 @@ class Store:
     def runs_of(self, hunt: str) -> tuple[Run, ...]:
         """Return a hunt's runs in the order in which they started."""
         rows = self._db.execute("SELECT * FROM runs WHERE hunt = ? ORDER BY started, id", (hunt,))
-        return tuple(_run(row) for row in rows)
+        return tuple(self._run(row) for row in rows)
 
     def runs_after(
         self, number: int, configs: Sequence[str], shas: Container[str]
@@ -290,7 +314,7 @@ class Store:
         for row in rows:
             number = row["rowid"]
             if row["sha"] in shas:
-                found.append((_run(row), row["config"]))
+                found.append((self._run(row), row["config"]))
         return number, found
 
     def runs_at(self, configs: Sequence[str], shas: Sequence[str]) -> list[tuple[Run, str]]:
@@ -299,7 +323,7 @@ class Store:
         for sha in shas:
             for row in self._db.execute("SELECT * FROM runs WHERE sha = ?", (sha,)):
                 if row["config"] in configs:
-                    found.append((_run(row), row["config"]))
+                    found.append((self._run(row), row["config"]))
         return found
 
     def newest_start(self) -> float:
@@ -345,7 +369,7 @@ class Store:
             " ORDER BY started DESC LIMIT 1",
             (sha, config, environment, Status.COMPLETED),
         ).fetchone()
-        return _run(row) if row else None
+        return self._run(row) if row else None
 
     def run(self, prefix: str) -> tuple[Run, str, Environment] | None:
         """Return the run whose id begins so, its config's name and environment; None if no single one does."""
@@ -357,29 +381,29 @@ class Store:
         if len(rows) != 1 or not prefix:
             return None
         environment = _ENVIRONMENT.validate_python(json.loads(rows[0]["data"]))
-        return _run(rows[0]), rows[0]["name"], environment
+        return self._run(rows[0]), rows[0]["name"], environment
 
     def recent_runs(self, limit: int) -> list[tuple[Run, str]]:
         """Return the newest runs and their configs' names, newest first."""
         rows = self._db.execute("SELECT * FROM runs ORDER BY started DESC LIMIT ?", (limit,))
-        return [(_run(row), row["name"]) for row in rows]
+        return [(self._run(row), row["name"]) for row in rows]
 
-
-def _run(row: sqlite3.Row) -> Run:
-    crash = _CRASH.validate_python(json.loads(row["crash"])) if row["crash"] else None
-    return Run(
-        id=row["id"],
-        hunt=row["hunt"],
-        sha=row["sha"],
-        role=Role(row["role"]),
-        result=RunResult(
-            status=Status(row["status"]),
-            trajectory=load_steps(row["steps"]),
-            crash=crash,
-            reason=row["reason"],
-            seconds=row["seconds"],
-            log_tail=row["log_tail"],
-        ),
-        started=row["started"],
-        environment=row["environment"],
-    )
+    def _run(self, row: sqlite3.Row) -> Run:
+        crash = _CRASH.validate_python(json.loads(row["crash"])) if row["crash"] else None
+        return Run(
+            id=row["id"],
+            hunt=row["hunt"],
+            sha=row["sha"],
+            role=Role(row["role"]),
+            result=RunResult(
+                status=Status(row["status"]),
+                trajectory=load_steps(row["steps"]),
+                crash=crash,
+                reason=row["reason"],
+                seconds=row["seconds"],
+                log_tail=row["log_tail"],
+                footprint=self._footprint(row["footprint"]),
+            ),
+            started=row["started"],
+            environment=row["environment"],
+        )

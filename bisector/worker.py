@@ -33,7 +33,7 @@ MESSAGE_LIMIT = 2000  # characters of a crash's message that are kept
 STOP_GRACE = 10.0  # seconds that a training has to end when it is asked to stop
 LOG_TAIL = 256  # chunks of at most 4 KiB kept once the log is full
 SUPERVISOR = "BISECTOR_SUPERVISOR"  # the supervisor's process number, told to a training
-FOLDER = "BISECTOR_RUN_DIR"  # where a training leaves metrics.jsonl, facts.json, crash-*.json
+FOLDER = "BISECTOR_RUN_DIR"  # where a training leaves metrics.jsonl, facts.json, crash-*.json, footprint-*
 
 
 # Supervision: one process between bisector and the training. It ends everything below it when the
@@ -188,6 +188,9 @@ def record() -> None:
     folder = os.environ.get(FOLDER)
     if not folder:
         return
+    import bisector_tracer  # type: ignore[import-not-found]  # lies beside this file, under that name
+
+    bisector_tracer.trace(folder, os.environ["BISECTOR_CHECKOUT"])
     if os.environ.get(SUPERVISOR) != str(os.getppid()):
         _die_with_parent()  # the supervisor's own child does already
     sys.excepthook = lambda kind, error, trace: _record_crash(folder, kind, error, trace)

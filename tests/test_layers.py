@@ -7,9 +7,10 @@ from pathlib import Path
 import bisector
 
 PACKAGE = Path(bisector.__file__).parent
-BASE = {"model", "errors", "series", "watched"}
+BASE = {"model", "errors", "series", "watched", "contents"}
 CORE = {
     *("compare", "judge", "search", "chain", "conclude", "stopping", "plan", "report", "documents"),
+    "footprint",
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),
 }

@@ -1,0 +1,80 @@
+"""Which commits of a range can matter to runs, from their footprints and the repository."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from bisector.contents import CommitChange, Footprint
+from bisector.declared import parse_declared
+from bisector.footprint import Sieve, is_same_code, positions_touching
+from bisector.model import Declared
+from bisector.plan import Case
+from bisector.repo import Repository
+
+
+class Candidates:
+    """The commits of a range, oldest first, and which of them touch a footprint."""
+
+    def __init__(self, repository: Repository, commits: Sequence[str]) -> None:
+        self._repository, self._commits = repository, commits
+        self._known: dict[Footprint, tuple[int, ...]] = {}
+        self._same: dict[
+            tuple[str, str], bool
+        ] = {}  # (old, new) blobs of Python files: the same code?
+
+    def mark(self, case: Case) -> Case:
+        """Return a case of this range with the positions that touch the footprints of its runs."""
+        footprints = {run.result.footprint for run in case.runs}
+        marks = {footprint: self.touching(footprint) for footprint in footprints if footprint}
+        return replace(case, marks=marks)
+
+    def touching(self, footprint: Footprint) -> tuple[int, ...]:
+        """Return the positions, ascending, of the commits that can matter to a run of this footprint."""
+        if footprint not in self._known:
+            sieve = Sieve(footprint)
+            undecided = [
+                (position, None if position in self._redeclared else sieve.undecided(change))
+                for position, change in enumerate(self._changes, 1)
+            ]
+            pairs = {(f.old_blob, f.new_blob) for _, files in undecided for f in files or ()}
+            self._compare(pairs - self._same.keys())
+            same = {pair for pair, is_same in self._same.items() if is_same}
+            self._known[footprint] = positions_touching(undecided, same)
+        return self._known[footprint]
+
+    @cached_property
+    def _changes(self) -> list[CommitChange]:
+        return self._repository.changes(self._commits)
+
+    @cached_property
+    def _redeclared(self) -> frozenset[int]:
+        """The positions of the commits that change what the checkout declares about itself."""
+        found = set()
+        declared, read = self._declare(self._commits[0])
+        for position, change in enumerate(self._changes, 1):
+            if read.isdisjoint(file.path for file in change.files):
+                continue
+            before = declared
+            declared, read = self._declare(self._commits[position])
+            if declared != before:
+                found.add(position)
+        return frozenset(found)
+
+    def _declare(self, sha: str) -> tuple[Declared, set[str]]:
+        """Return what a commit declares, and the files that were read, or looked for, to know it."""
+        names: set[str] = set()
+
+        def read(name: str) -> bytes:
+            names.add(name)
+            (content,) = self._repository.read([f"{sha}:{name}"])
+            if content is None:
+                raise FileNotFoundError(name)
+            return content
+
+        return parse_declared(read), names
+
+    def _compare(self, pairs: set[tuple[str, str]]) -> None:
+        wanted = sorted(pairs)
+        contents = iter(self._repository.read([blob for pair in wanted for blob in pair]))
+        for pair, old, new in zip(wanted, contents, contents, strict=True):
+            self._same[pair] = old is not None and new is not None and is_same_code(old, new)
