@@ -3,10 +3,10 @@
 Each line of `footprint-PID` in the run's record is a JSON pair of a kind and a path relative to the checkout:
 
     code    run or imported as Python source      data    opened in any other way
-    listed  a directory that code listed           root    a directory of the import path
+    listed  a directory that code listed           roots   a directory of the import path
     sought  DIR/NAME: module NAME was looked for in package directory DIR
 
-What the interpreter lists to find modules and distributions is not `listed`: `root` and `sought` stand for it.
+What the interpreter lists to find modules and distributions is not `listed`: `roots` and `sought` stand for it.
 The hook never raises. Where it failed, or where a child process that it cannot follow was given something of
 the checkout, it leaves the file `footprint-incomplete`, and the run has no footprint.
 """
@@ -72,7 +72,7 @@ class _Tracer:
                 if self._checkout not in folder and os.path.isabs(folder):
                     continue
                 if path is None:
-                    self._take(folder, "root")
+                    self._take(folder, "roots")
                 else:
                     self._take(os.path.join(folder, name.rpartition(".")[2]), "sought")
         except BaseException:
@@ -148,8 +148,13 @@ def _module(frame: FrameType | None) -> str:
 
 
 def _is_code_read(frame: FrameType | None) -> bool:
-    """Whether a file is opened to be run; a loader's `get_data` serves other readers too."""
-    if frame is None or _module(frame) == "runpy":
+    """Whether a file is opened to be run, or to show a line of it in a message.
+
+    A loader's `get_data`, and `linecache`, serve other readers too.
+    """
+    while _module(frame) in ("tokenize", "linecache"):
+        frame = frame.f_back if frame else None
+    if frame is None or _module(frame) in ("runpy", "zipimport", "traceback", "warnings"):
         return True
     back = frame.f_back
     return _module(frame) in IMPORTERS and back is not None and back.f_code.co_name == "get_code"
