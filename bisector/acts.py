@@ -184,6 +184,15 @@ class NewEnvironment:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradicted:
+    """Say once that a run of `sha` left the line, though it touches nothing that the run of `source` read."""
+
+    config: str
+    sha: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """Say once that configs do not train from a commit on, so that nothing can be said of them."""
 
@@ -215,6 +224,7 @@ Act = (
     | Broken
     | Mended
     | NewEnvironment
+    | Contradicted
     | Cancel
     | Conclude
 )

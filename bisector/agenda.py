@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from bisector import plan
-from bisector.acts import Act, Broken, Make, Mended, NewEnvironment, Open, Snapshot, Work
+from bisector.acts import (
+    Act,
+    Broken,
+    Contradicted,
+    Make,
+    Mended,
+    NewEnvironment,
+    Open,
+    Snapshot,
+    Work,
+)
 from bisector.compare import deviations
 from bisector.inquest import look_into, set_anchor, why_useless
 from bisector.laws import watch_laws
@@ -42,6 +52,9 @@ def make_agenda(snapshot: Snapshot, hunting: Sequence[Start], width: int = 1) ->
     wanted += _runs_needed(snapshot, walks)
     wanted += _new_environment(snapshot.tracks, walks)
     wanted += _say_broken(snapshot.tracks, walks)
+    wanted += [
+        Contradicted(name, *pair) for name, found in walks.items() for pair in found.contradicted
+    ]
     work = tuple(dict.fromkeys(item for item in wanted if isinstance(item, Start | Make)))
     acts = [item for item in wanted if not isinstance(item, Start | Make)]
     held = snapshot.hold if work else ""
@@ -103,7 +116,7 @@ def _runs_needed(snapshot: Snapshot, walks: Mapping[str, Walk]) -> list[Act | Wo
                     anchors += set_anchor(track, need)
                 case Purpose.TEST:
                     tests.append((order.get(need.sha, 0), make))
-                case Purpose.BACKFILL:
+                case Purpose.BACKFILL | Purpose.AUDIT:
                     fill.append(make)
     tests.sort(key=lambda pair: pair[0])
     return [*anchors, *(make for _, make in tests), *_daily(snapshot, walks), *fill]

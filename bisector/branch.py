@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bisector.acts import Snapshot
+from bisector.candidates import Candidates
 from bisector.config import references_dir
+from bisector.contents import Footprint
 from bisector.errors import BisectorError
 from bisector.ledger import Ledger
 from bisector.model import (
@@ -47,6 +49,7 @@ class Branch:
         self._by_digest: dict[str, list[str]] = {}
         for config in configs:
             self._by_digest.setdefault(config.digest, []).append(config.name)
+        self._same_code: dict[tuple[str, str], bool] = {}
         self._take([])
         self._runs: dict[str, dict[str, tuple[Run, ...]]] = {name: {} for name in self.configs}
         self._kept: set[str] = set()
@@ -61,6 +64,9 @@ class Branch:
     def _take(self, line: list[str]) -> None:
         self._line = line
         self._order = {sha: position for position, sha in enumerate(line)}
+        self._candidates: dict[
+            tuple[str, ...], Candidates
+        ] = {}  # of the window, and of hunts' ranges
 
     def move_to(self, head: str) -> None:
         """Take a head, of a branch that may have been pushed anew."""
@@ -191,8 +197,30 @@ class Branch:
             states=states,
             max_backlog=self._session.settings.watch.max_backlog,
             backfilled_from=self._ledger.get("floor"),
+            touching=self._touching(self._runs[name]),
             memo=self._memo[name],  # type: ignore[arg-type]
         )
+
+    def _touching(self, runs: Mapping[str, Sequence[Run]]) -> dict[Footprint, frozenset[str]]:
+        """Return the commits of the window that touch each footprint of these runs."""
+        window = tuple(self._line[-WINDOW:])
+        candidates = self._candidates_of(window)
+        if candidates is None:
+            return {}
+        footprints = {run.result.footprint for some in runs.values() for run in some}
+        return {
+            footprint: frozenset(window[position] for position in candidates.touching(footprint))
+            for footprint in footprints
+            if footprint
+        }
+
+    def _candidates_of(self, commits: tuple[str, ...]) -> Candidates | None:
+        """Return what tells which of these commits can matter; None where the settings do not ask for it."""
+        if not self._session.settings.train.footprints:
+            return None
+        if commits not in self._candidates:
+            self._candidates[commits] = Candidates(self._repository, commits, self._same_code)
+        return self._candidates[commits]
 
     def _settle(self, name: str, anchor: Anchor) -> Settled | None:
         if anchor.path:
@@ -245,7 +273,9 @@ class Branch:
                     reason = "its commits left the branch"
                     conclusions[id_] = Conclusion(Outcome.CONTRADICTION, reason)
                     continue
-                cases.append(Case(hunt, self._ranges[id_], store.runs_of(id_)))
+                case = Case(hunt, self._ranges[id_], store.runs_of(id_))
+                candidates = self._candidates_of(case.commits)
+                cases.append(candidates.mark(case) if candidates else case)
         return cases, conclusions
 
     def _is_ours(self, hunt: str) -> bool:

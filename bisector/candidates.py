@@ -13,14 +13,20 @@ from bisector.repo import Repository
 
 
 class Candidates:
-    """The commits of a range, oldest first, and which of them touch a footprint."""
+    """The commits of a range, oldest first, and which of them touch a footprint.
 
-    def __init__(self, repository: Repository, commits: Sequence[str]) -> None:
+    `same_code` remembers pairs of blobs (old, new): do they hold the same code?
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        commits: Sequence[str],
+        same_code: dict[tuple[str, str], bool] | None = None,
+    ) -> None:
         self._repository, self._commits = repository, commits
         self._known: dict[Footprint, tuple[int, ...]] = {}
-        self._same: dict[
-            tuple[str, str], bool
-        ] = {}  # (old, new) blobs of Python files: the same code?
+        self._same = {} if same_code is None else same_code
 
     def mark(self, case: Case) -> Case:
         """Return a case of this range with the positions that touch the footprints of its runs."""

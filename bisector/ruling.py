@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from bisector.acts import (
     Broken,
     BrokenLaw,
+    Contradicted,
     Drop,
     End,
     Leave,
@@ -42,6 +43,7 @@ Decision = (
     | Mended
     | BrokenLaw
     | NewEnvironment
+    | Contradicted
 )
 
 
@@ -83,7 +85,7 @@ def rule(decision: Decision, snapshot: Snapshot, facts: Facts) -> Record:
 
 
 def _say(
-    decision: Broken | Mended | BrokenLaw | NewEnvironment,
+    decision: Broken | Mended | BrokenLaw | NewEnvironment | Contradicted,
     tracks: Mapping[str, Track],
     facts: Facts,
 ) -> Tell:
@@ -96,6 +98,8 @@ def _say(
             return _broken_law(decision)
         case NewEnvironment():
             return _new_environment(decision, facts)
+        case Contradicted():
+            return _contradicted(decision)
 
 
 def accept(regression: Regression, reason: str) -> Record:
@@ -352,6 +356,21 @@ def _mended(decision: Mended, tracks: Mapping[str, Track]) -> Tell:
 def _key(broken: Broken, tracks: Mapping[str, Track]) -> str:
     environment = tracks[broken.configs[0]].now.environment
     return f"broken:{broken.sha}:{broken.reason}:{environment}"
+
+
+def _contradicted(decision: Contradicted) -> Tell:
+    config, sha, source = decision.config, decision.sha[:10], decision.source[:10]
+    return Tell(
+        Event.IDENTITY,
+        f"inherited:{config}:{decision.sha}",
+        f"{config} left its line at {sha}, though {sha} touches nothing that the run of {source} read",
+        (
+            ("law", f"gives what {source} gives"),
+            ("do", f"find out what it read: bisector audit {source} {sha} --config {config}"),
+        ),
+        moved=(config,),
+        commit=decision.sha,
+    )
 
 
 def _broken_law(decision: BrokenLaw) -> Tell:

@@ -4,15 +4,17 @@ The walk goes from the oldest commit on and judges each run by the trajectory of
 epoch of the run. The first commit that has left it is the alarm; nothing behind an alarm is judged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from bisector.compare import deviations, has_data_changed, headline, largest_differences
+from bisector.contents import Footprint
 from bisector.judge import skip_reason
 from bisector.model import Config, Crash, Deviation, Run, RunResult, Status
 from bisector.watched import Epoch, Regression, RegressionState, Turn, Word
 
+AUDITED = 50  # one commit in so many that could inherit its verdict is run anyway
 CRASH = Deviation(None, "crash", None, 0.0, 0.0, 0.0)
 
 
@@ -74,6 +76,8 @@ class Track:
     states: Mapping[str, RegressionState]
     max_backlog: int
     backfilled_from: str  # no commit before this one is filled in
+    # For each known footprint the commits of the window that touch it; empty: no verdict is inherited.
+    touching: Mapping[Footprint, Collection[str]] = field(default_factory=dict)
     memo: dict[tuple[str, str], list[Deviation]] = field(default_factory=dict, compare=False)
 
     @property
@@ -172,6 +176,7 @@ class Purpose(StrEnum):
     ANCHOR = "anchor"
     TEST = "test"
     BACKFILL = "backfill"
+    AUDIT = "audit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +197,10 @@ class Walk:
     alarm: Alarm | None
     needs: tuple[Need, ...]
     turn: str  # the turn that the newest judged commit belongs to
-    last: str  # the newest commit that is in line
+    last: str  # the newest commit that was run and is in line
+    contradicted: tuple[
+        tuple[str, str], ...
+    ] = ()  # a commit, and the one that it had to be equal to
 
 
 def judge_run(track: Track, runs: list[Run], anchor: Settled) -> Reading:
@@ -259,7 +267,10 @@ def walk(track: Track) -> Walk:
     pending: list[str] = []
     again: list[str] = []
     last, alarm = turn, None
+    cover = _Cover(track)
+    contradicted: list[tuple[str, str]] = []
     for sha in track.commits:
+        vouching = cover.move_to(sha)
         reading = read(track, turn, sha) if sha not in turns or sha == start else None
         if sha in turns and sha != start:
             turn = last = sha
@@ -268,6 +279,8 @@ def walk(track: Track) -> Walk:
             found[sha] = _in_line(track, turn, sha, _run_at(track, sha))
             continue
         match reading:
+            case None if vouching and vouching.sha in found:
+                found[sha] = _inherit(found[vouching.sha], sha)
             case None:
                 pending.append(sha)
             case Again():
@@ -281,14 +294,69 @@ def walk(track: Track) -> Walk:
                 found[sha] = _in_line(track, turn, sha, run)
             case Left(run):
                 alarm = Alarm(turn, last, sha, reading)
+                if cover.vouched_for(run):
+                    contradicted.append((sha, cover.vouched_for(run)))
                 found[sha] = Standing(sha, Word.BAD, "has left its line; being looked into", run)
                 break
     for sha in presumed:
         found[sha] = Standing(sha, Word.PRESUMED, "between two commits that are in line")
     standings = tuple(found.get(sha) or _waiting(sha, alarm) for sha in track.commits)
-    needs = _needs(track, Walk((), alarm, (), turn, last), pending, again)
-    needs += [Need(sha, Purpose.BACKFILL) for sha in _to_backfill(track, presumed)]
-    return Walk(standings, alarm, tuple(needs), turn, last)
+    ready = [sha for sha in pending if sha not in cover.behind] or pending
+    needs = _needs(track, Walk((), alarm, (), turn, last), ready, again)
+    fill = [sha for sha in presumed if sha not in cover.behind]
+    needs += [Need(sha, Purpose.BACKFILL) for sha in _to_backfill(track, fill)]
+    needs += [Need(sha, Purpose.AUDIT) for sha in cover.inherited if is_audited(sha)]
+    return Walk(standings, alarm, tuple(needs), turn, last, tuple(contradicted))
+
+
+class _Cover:
+    """Follows the newest run along the branch: it vouches for later commits up to one that touches what it read.
+
+    Behind such a commit, while that is still to be run, others wait for its run, as long as they touch nothing
+    that the run before it read.
+    """
+
+    def __init__(self, track: Track) -> None:
+        self._track = track
+        self._newest: Run | None = None
+        self._touching: Collection[str] | None = None
+        self._is_lost = True
+        self._vouching: Run | None = None
+        self.inherited: list[str] = []
+        self.behind: set[str] = set()
+
+    def move_to(self, sha: str) -> Run | None:
+        """Go on to the next commit; return the run that vouches for it, where it has none itself."""
+        touches = self._touching is None or sha in self._touching
+        self._is_lost |= touches
+        self._vouching = None if self._is_lost else self._newest
+        own = _run_at(self._track, sha)
+        if own:
+            footprint = own.result.footprint
+            self._newest, self._is_lost = own, False
+            self._touching = self._track.touching.get(footprint) if footprint else None
+            return None
+        if self._vouching:
+            self.inherited.append(sha)
+        elif not touches:
+            self.behind.add(sha)
+        return self._vouching
+
+    def vouched_for(self, run: Run) -> str:
+        """Return the commit that a run of the present one had to be equal to; empty if there is none."""
+        before = self._vouching
+        return before.sha if before and before.environment == run.environment else ""
+
+
+def is_audited(sha: str) -> bool:
+    """Whether a commit is run although it could inherit its verdict."""
+    return int(sha[:8], 16) % AUDITED == 0
+
+
+def _inherit(source: Standing, sha: str) -> Standing:
+    return replace(
+        source, sha=sha, reason=f"as {source.sha[:10]}: it touches nothing that was read there"
+    )
 
 
 def _run_at(track: Track, sha: str) -> Run | None:

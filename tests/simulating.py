@@ -3,10 +3,11 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bisector.acts import Make, Open, Revert, Snapshot
 from bisector.agenda import Agenda, make_agenda
+from bisector.contents import Footprint
 from bisector.model import (
     Conclusion,
     Config,
@@ -27,6 +28,7 @@ from bisector.standing import Settled, Track
 from bisector.telling import Record, Tell
 from bisector.watched import Anchor, Epoch, Inquiry, Regression, Turn
 
+READ = Footprint(frozenset({"t.py"}), frozenset(), frozenset(), frozenset(), frozenset())
 LIMITS = {"loss": 1e-3, "grad_norm": 1e-1}
 TOLERANCES = Tolerances(LIMITS, {"loss": 1e-5, "grad_norm": 1e-3})
 
@@ -49,7 +51,8 @@ def make_environment(version: str) -> Environment:
 class World:
     """A branch whose commit n has `flags[n]`; flags move the trajectory together, not one by one.
 
-    A flag "x@member" moves that member only; "crash" and "setup" do what they say.
+    A flag "x@member" moves that member only; "crash" and "setup" do what they say. With `has_footprints`
+    the commits that change a flag touch what runs read, and so do those pushed as "~".
     """
 
     configs: Sequence[Config] = (make_config("toy"),)
@@ -60,6 +63,7 @@ class World:
     clean: bool = True  # whether commits revert cleanly
     now: float = 1000.0
     hunt_hold: str = ""
+    has_footprints: bool = False
 
     def __post_init__(self) -> None:
         self.runs: dict[str, dict[str, tuple[Run, ...]]] = {c.name: {} for c in self.configs}
@@ -74,19 +78,25 @@ class World:
         self.made: dict[tuple[str, tuple[str, ...]], str] = {}
         self.extra: dict[str, frozenset[str]] = {}
         self.line = ["c0"]
+        self.touching: set[str] = set()
         self.parents: dict[str, str] = {}
         self.agenda: Agenda | None = None
 
     # The branch
 
     def push(self, *changes: str) -> None:
-        """Add commits: "+flag", "-flag", or anything else for a harmless one."""
+        """Add commits: "+flag", "-flag", "~" for one that touches, anything else for a harmless one.
+
+        "!flag" adds a flag without touching what runs read, which cannot be.
+        """
         for change in changes:
             flags = self.flags_at(self.line[-1])
-            flags = flags | {change[1:]} if change.startswith("+") else flags
+            flags = flags | {change[1:]} if change.startswith(("+", "!")) else flags
             flags = flags - {change[1:]} if change.startswith("-") else flags
             sha = f"c{len(self.flags)}"
             self.flags.append(flags)
+            if change.startswith(("+", "-", "~")):
+                self.touching.add(sha)
             self.parents[sha] = self.line[-1]
             self.line.append(sha)
 
@@ -168,13 +178,20 @@ class World:
             hunt,
             work.sha,
             work.role,
-            self.train(config, work.sha),
+            self._with_footprint(self.train(config, work.sha)),
             self.now,
             self.environment,
         )
         self.runs[name][work.sha] = (*self.runs[name].get(work.sha, ()), run)
         if hunt:
             self.hunt_runs[hunt].append(run)
+
+    def _with_footprint(self, result: RunResult) -> RunResult:
+        is_whole = self.has_footprints and result.status in (Status.COMPLETED, Status.CRASHED)
+        return replace(result, footprint=READ) if is_whole else result
+
+    def _marks(self, commits: Sequence[str]) -> dict[Footprint, tuple[int, ...]]:
+        return {READ: tuple(n for n, sha in enumerate(commits) if n and sha in self.touching)}
 
     def _begin(self, act: Open) -> str:
         config = next(c for c in self.configs if c.name == act.config)
@@ -229,7 +246,7 @@ class World:
             tracks=tuple(self._track(config) for config in self.configs),
             inquiries=tuple(self.inquiries.values()),
             cases=tuple(
-                Case(hunt, commits, tuple(self.hunt_runs[hunt.id]))
+                Case(hunt, commits, tuple(self.hunt_runs[hunt.id]), marks=self._marks(commits))
                 for hunt, commits, conclusion in hunts
                 if not conclusion
             ),
@@ -260,6 +277,7 @@ class World:
             states={found.id: found.state for found in self.regressions.values()},
             max_backlog=self.max_backlog,
             backfilled_from="c0",
+            touching={READ: self.touching},
         )
 
     # What came of it

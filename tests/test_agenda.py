@@ -8,6 +8,7 @@ from simulating import World, make_config
 
 from bisector.agenda import make_agenda
 from bisector.model import Config, Event, Role, RunResult, Tolerances
+from bisector.standing import is_audited
 
 MEMBERS = (
     make_config("toy"),
@@ -461,11 +462,11 @@ CHANGES = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(CHANGES, min_size=1, max_size=4), st.integers(1, 6), st.booleans())
+@given(st.lists(CHANGES, min_size=1, max_size=4), st.integers(1, 6), st.booleans(), st.booleans())
 def test_whatever_is_pushed_only_commits_that_moved_are_accused_and_every_verdict_is_right(
-    pushes: list[list[str]], max_backlog: int, clean: bool
+    pushes: list[list[str]], max_backlog: int, clean: bool, has_footprints: bool
 ) -> None:
-    world = World(max_backlog=max_backlog, clean=clean)
+    world = World(max_backlog=max_backlog, clean=clean, has_footprints=has_footprints)
     world.settle()
     for push in pushes:
         world.push(*push)
@@ -482,3 +483,69 @@ def test_whatever_is_pushed_only_commits_that_moved_are_accused_and_every_verdic
     if not world.flags[-1]:
         assert world.verdicts()[-1] == "good"
         assert all(found.state.is_over for found in world.regressions.values())
+
+
+# Verdicts that are inherited
+
+
+def test_a_commit_that_touches_nothing_that_was_read_needs_no_run() -> None:
+    world = World(has_footprints=True)
+    world.push(*"abc", "~", *"def")
+    world.settle()
+    assert world.verdicts() == ["good"] * 8
+    assert set(world.runs["toy"]) == {"c0", "c4"}
+    assert world.agenda
+    standing = world.agenda.walks["toy"].standings[6]
+    assert standing.run
+    assert (standing.run.sha, standing.reason) == (
+        "c4",
+        "as c4: it touches nothing that was read there",
+    )
+
+
+def test_commits_behind_one_that_touches_wait_for_its_run() -> None:
+    world = World(has_footprints=True)
+    world.settle()
+    world.push("~", "a", "b", "~", "c")
+    agenda = make_agenda(world.snapshot(), [])
+    assert [work.sha for work in agenda.work] == ["c1", "c4"]
+
+
+def test_a_regression_is_found_among_commits_that_inherit_with_fewer_runs() -> None:
+    pushes = [*"abcdef", "~", *"ghi", "+x", *"jkl", "~", *"mno", "+y", "p", "-x", *"qrs"]
+    plain, sparing = World(), World(has_footprints=True)
+    for world in (plain, sparing):
+        world.push(*pushes)
+        world.settle()
+    assert sparing.states() == plain.states()
+    assert sparing.events == plain.events
+    assert sparing.verdicts() == plain.verdicts()
+    assert sparing.count_runs() < plain.count_runs() - 10
+
+
+def test_what_is_not_known_whole_lets_nobody_inherit() -> None:
+    world = World(has_footprints=True)
+    world.push("+hang", "a", "b")
+    world.settle()
+    assert {"c1", "c2", "c3"} <= set(world.runs["toy"])
+
+
+def test_one_commit_in_fifty_is_run_though_it_could_inherit() -> None:
+    world = World(has_footprints=True)
+    world.push(*["a"] * 200)
+    world.settle()
+    audited = {sha for sha in world.line[1:] if is_audited(sha)}
+    assert set(world.runs["toy"]) == {"c0"} | audited
+    assert len(audited) in range(1, 10)
+
+
+def test_a_verdict_that_a_real_run_contradicts_is_told_and_the_commit_still_found() -> None:
+    world = World(has_footprints=True)
+    before = next(n for n in range(2, 300) if is_audited(f"c{n}")) - 1
+    world.push(*["a"] * before, "!x", *"bcd")
+    world.settle()
+    sha = f"c{before + 1}"
+    (told,) = [tell for tell in world.told.values() if tell.event is Event.IDENTITY]
+    assert told.commit == sha
+    assert f"at {sha}, though {sha} touches nothing that the run of c0 read" in told.text
+    assert world.states() == {sha: "culprit"}
