@@ -134,9 +134,11 @@ class Listener:
 class Service:
     """`bisector watch` as a process, on a remote and a channel."""
 
-    def __init__(self, folder: Path, remote: Remote, url: str, **watch: object) -> None:
+    def __init__(
+        self, folder: Path, remote: Remote, url: str, suite: str = SUITE, **watch: object
+    ) -> None:
         self.folder, self.remote, self.state = folder, remote, folder / "state"
-        (folder / "toy.toml").write_text(SUITE)
+        (folder / "toy.toml").write_text(suite)
         self.python = make_interpreter(folder / "venv")
         more = "\n".join(f"{key} = {json.dumps(value)}" for key, value in watch.items())
         (folder / "bisector.toml").write_text(

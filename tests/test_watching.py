@@ -4,14 +4,20 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from service import Listener, Remote, Service, set_version
+import pytest
+from service import SUITE, Listener, Remote, Service, set_version
 from synthetic import git
 
 
-def test_a_story_from_the_first_commit_to_the_mend(tmp_path: Path, listener: Listener) -> None:
+@pytest.mark.parametrize("has_footprint", [False, True])
+def test_a_story_from_the_first_commit_to_the_mend(
+    tmp_path: Path, listener: Listener, has_footprint: bool
+) -> None:
     remote = Remote(tmp_path)
     remote.push()
-    service = Service(tmp_path, remote, listener.url).start()
+    sparing = SUITE.replace("[class.toy]\n", "[class.toy]\nfootprint = true\n")
+    suite = sparing if has_footprint else SUITE
+    service = Service(tmp_path, remote, listener.url, suite).start()
     try:
         service.settle(remote.push())
         for number in range(3):
@@ -31,6 +37,10 @@ def test_a_story_from_the_first_commit_to_the_mend(tmp_path: Path, listener: Lis
             remote.commit(f"harmless {number}")
         service.settle(remote.push())
         assert len(listener.events) == 2, "known already"
+        with closing(sqlite3.connect(service.state / "bisector.db")) as db:
+            (trained,) = db.execute("SELECT count(DISTINCT sha) FROM runs").fetchone()
+        commits = int(git(remote.clone, "rev-list", "--count", "main"))
+        assert trained <= 8 if has_footprint else trained == commits
 
         second = remote.commit("drop examples", add="b")
         remote.commit("harmless")
