@@ -113,7 +113,8 @@ def make_history(repository: Path, session: Session, history: Sequence[Edit]) ->
     shas = [_commit(repository, f"trl {version} as it is installed")]
     for edit in history:
         path = repository / edit.path
-        text = path.read_text()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text() if path.exists() else ""
         assert edit.old in text, f"{edit.path} has no {edit.old!r}"
         path.write_text(text.replace(edit.old, edit.new, 1) if edit.old else text + edit.new)
         shas.append(_commit(repository, edit.subject))
