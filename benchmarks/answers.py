@@ -137,7 +137,12 @@ class Built:
         for position, sha in enumerate(self.shas):
             is_moved = position >= SPACING and position % SPACING < LENGTH
             self._add(
-                f"{config.digest[:4]}{position:08x}", None, position, config, Role.TEST, is_moved
+                f"{config.digest[:4]}{position:08x}",
+                None,
+                position,
+                config,
+                Role.TEST,
+                is_moved=is_moved,
             )
             is_turn = position >= SPACING and position % SPACING in (0, LENGTH)
             if is_turn or position == 0:

@@ -20,7 +20,6 @@ from bisector.model import (
     Status,
 )
 from bisector.plan import Case
-from bisector.probing import COMPARABLE, own_references, reference_environment
 from bisector.references import load_reference
 from bisector.repo import Repository
 from bisector.session import Session
@@ -235,9 +234,10 @@ class Branch:
         """Read the runs that are new, of commits that are looked at; forget those that no longer are."""
         store = self._session.store
         digests = list(self._by_digest)
-        number, found = store.runs_after(self._number, digests, self._kept)
+        newest = store.last_number()  # first: what is stored meanwhile is read the next time
+        found = store.runs_after(self._number, digests, self._kept) if self._kept else []
         fresh = store.runs_at(digests, sorted(wanted - self._kept))
-        self._number, self._kept = max(number, store.last_number()), wanted
+        self._number, self._kept = newest, wanted
         for run, digest in (*fresh, *found):
             if run.result.status is Status.STOPPED_EARLY:
                 continue  # of a hunt by hand: the service compares whole runs
@@ -315,6 +315,8 @@ def find_reference(
     session: Session, config: Config, environment: Environment
 ) -> tuple[Path, str] | None:
     """Return the class's reference for this device and environment, and the commit of its label."""
+    from bisector.probing import COMPARABLE, own_references, reference_environment
+
     here = reference_environment(environment, "")
     for folder in (own_references(session), references_dir()):
         path = folder / f"{config.class_name}.json"

@@ -1,32 +1,19 @@
-"""The commands: parse, call, print, exit code. Errors people can cause end in two lines, never a traceback."""
+"""The commands: parse, call, print, exit code. Errors people can cause end in two lines, never a traceback.
+
+A command imports what it needs when it is called, so that `show` and `status` answer at once.
+"""
 
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 import bisector.service_cli  # noqa: F401 - adds its commands to the application
-from bisector import (
-    comparing,
-    demonstrating,
-    doctoring,
-    documents,
-    hunting,
-    looking,
-    plan,
-    probing,
-    processes,
-    report,
-)
+from bisector import processes
 from bisector.errors import BisectorError, InfraError, StopError
-from bisector.model import Outcome, Verdict
-from bisector.progress import TerminalProgress
-from bisector.session import HuntOptions, Options, Session
 from bisector.terminal import (
     BAD,
     INFRA,
@@ -52,6 +39,12 @@ from bisector.terminal import (
     print_json,
     show_lines,
 )
+
+if TYPE_CHECKING:
+    from bisector.model import Outcome
+    from bisector.plan import Case
+    from bisector.progress import TerminalProgress
+    from bisector.session import Session
 
 
 @app.command()
@@ -80,6 +73,10 @@ def hunt(
     verbose: Verbose = False,
 ) -> None:
     """Find what moved a trajectory between two commits."""
+    from bisector import documents, hunting, report
+    from bisector.progress import TerminalProgress
+    from bisector.session import HuntOptions, Options, Session
+
     session = Session(Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0))
     options = HuntOptions(exact, thorough, tuple(skip or ()), max_runs, again)
     question = hunting.Question(good, bad, options)
@@ -95,7 +92,9 @@ def hunt(
     answer(hunt_exit_code([found.conclusion.outcome for found in reports]))
 
 
-def _expect(session: Session, progress: TerminalProgress, cases: Sequence[plan.Case]) -> None:
+def _expect(session: "Session", progress: "TerminalProgress", cases: Sequence["Case"]) -> None:
+    from bisector import plan, report
+
     for case in cases:
         commits = len(case.commits) - 1
         stored = f", {len(case.runs)} stored" if case.runs else ""
@@ -119,6 +118,11 @@ def probe(
     verbose: Verbose = False,
 ) -> None:
     """Train at one commit and compare; exits 0 good, 1 bad, 125 skip, 128 and more for all else."""
+    from bisector import documents, probing
+    from bisector.model import Verdict
+    from bisector.progress import TerminalProgress
+    from bisector.session import Options, Session
+
     session = Session(Options(repo, suite, tuple(config or ()), state, settings, python))
     with TerminalProgress(is_verbose=verbose) as progress:
         findings = probing.probe(session, commit, against, progress)
@@ -147,6 +151,10 @@ def record(
     verbose: Verbose = False,
 ) -> None:
     """Record references of a commit on this machine."""
+    from bisector import probing
+    from bisector.progress import TerminalProgress
+    from bisector.session import Options, Session
+
     session = Session(Options(repo, suite, (), state, settings, python))
     folder = Path(output) if output else probing.own_references(session)
     with TerminalProgress(is_verbose=verbose) as progress:
@@ -165,6 +173,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two trajectory files, and their environments; exits 3 if they differ."""
+    from bisector import comparing
+
     comparison = comparing.compare_files(a, b, class_name, suite)
     if as_json:
         print_json(comparing.to_json(comparison))
@@ -183,6 +193,9 @@ def show(
     settings: SettingsFile = "",
 ) -> None:
     """Show one hunt, regression or run, whole."""
+    from bisector import looking
+    from bisector.session import Options, Session
+
     shown = looking.find(Session(Options(state=state, settings=settings)), id_)
     if form is ShowFormat.JSON:
         print_json(looking.to_json(shown))
@@ -203,6 +216,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check what training needs, and say what to fix."""
+    from bisector import doctoring, documents
+    from bisector.session import Options, Session
+
     session = Session(Options(repo, suite, (), state, settings, python))
     checks = doctoring.examine(session)
     if as_json:
@@ -215,6 +231,10 @@ def doctor(
 @app.command()
 def demo(state: State = "", python: Python = "") -> None:
     """Hunt a planted regression in a small history of the installed trl."""
+    from bisector import demonstrating
+    from bisector.progress import TerminalProgress
+    from bisector.session import Options, Session
+
     session = Session(Options(state=state, python=python))
     with TerminalProgress(is_verbose=True) as progress:
         shown = demonstrating.run(session, progress)
@@ -222,8 +242,10 @@ def demo(state: State = "", python: Python = "") -> None:
     answer(OK if shown.is_right else USER_ERROR)
 
 
-def hunt_exit_code(outcomes: Sequence[Outcome]) -> int:
+def hunt_exit_code(outcomes: Sequence["Outcome"]) -> int:
     """Return the exit code for a hunt's outcomes, one a config."""
+    from bisector.model import Outcome
+
     if Outcome.INFRA in outcomes:
         return INFRA
     if Outcome.INTERRUPTED in outcomes:
@@ -242,6 +264,8 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
         return code, answers == [code] or "--help" in args
     except StopError:
         if "--json" in args and "hunt" in args:  # before there was anything to report
+            from bisector import documents
+
             print_json(documents.to_json([]))
         raise
     except InfraError as error:
@@ -257,6 +281,11 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
 
 
 def _complain(error: BisectorError, code: int) -> int:
+    from rich.console import Console
+    from rich.text import Text
+
+    from bisector import report
+
     console = Console(stderr=True, highlight=False)
     for line in (error.problem, error.remedy):
         console.print(Text(report.printable(line)), soft_wrap=True)

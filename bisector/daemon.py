@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from bisector import plan
 from bisector.bench import POLL, Bench, InFlight, Order
 from bisector.candidates import Candidates
-from bisector.model import Conclusion, Outcome, Run
+from bisector.model import Conclusion, Run
 from bisector.plan import Action, Cancel, Case, Start
 from bisector.runner import Running
 from bisector.session import Session
@@ -123,9 +123,3 @@ class Loop:
 def _start(order: Order) -> Start:
     assert order.hunt
     return Start(order.hunt, order.sha, order.role)
-
-
-def interrupted() -> Conclusion:
-    """Return what stands for an answer while there is none."""
-    reason = "interrupted; the same command goes on where it stopped"
-    return Conclusion(Outcome.INTERRUPTED, reason)

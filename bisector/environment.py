@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import uv
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from bisector.model import Environment
 
 # What a training of TRL can be moved by; everything else that is installed is recorded, not compared.
@@ -143,6 +139,9 @@ def find_unsatisfied(
 
     Requirements that cannot be parsed, or whose marker is false here, are passed over.
     """
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     lacks = []
     for text in requirements:
         try:
@@ -173,6 +172,8 @@ def releases_before(date: datetime, names: Sequence[str]) -> list[str]:
 
     Empty where uv or the index cannot be reached.
     """
+    import uv
+
     options = ["--no-deps", "--no-header", "--no-annotate", "--quiet"]
     try:
         done = subprocess.run(
@@ -199,6 +200,8 @@ def releases_before(date: datetime, names: Sequence[str]) -> list[str]:
 
 def requirement_name(text: str) -> str:
     """Return the package that a requirement names; empty where it cannot be parsed."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
     try:
         return Requirement(text).name
     except InvalidRequirement:

@@ -32,13 +32,13 @@ def keep_inside(state: Path, limit: int) -> int:
 
 def size_of(path: Path) -> int:
     """Return the bytes below a path; what vanishes meanwhile counts nothing."""
-    below = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    below = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
     return sum(_size(each) for each in (below if path.is_dir() else [path]))
 
 
-def _size(path: Path) -> int:
+def _size(path: str | Path) -> int:
     with suppress(OSError):
-        return path.lstat().st_blocks * 512
+        return os.lstat(path).st_blocks * 512
     return 0
 
 

@@ -1,24 +1,19 @@
 """`hunt` from the question to the reports: ranges, identity, the loop, the words of what was found."""
 
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
-from pathlib import Path
 from types import FrameType
 
-from bisector import environment
 from bisector.bench import Bench
-from bisector.daemon import Loop, Progress, interrupted
-from bisector.declared import read_declared
+from bisector.daemon import Loop, Progress
 from bisector.errors import BisectorError, InfraError
-from bisector.model import MIN_RUNS, Conclusion, Hunt, Outcome
+from bisector.model import MIN_RUNS, Conclusion, Outcome
 from bisector.plan import Case, next_step
-from bisector.repo import Repository
 from bisector.report import Report
+from bisector.reporting import interrupted, report_of
 from bisector.session import HuntOptions, Session, ask
 from bisector.slots import Lock
 
@@ -140,45 +135,3 @@ def _answer(session: Session, case: Case) -> Conclusion | None:
         session.store.reopen(case.hunt.id)
         return None
     return conclusion
-
-
-def report_of(
-    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
-) -> Report:
-    """Return the report of a hunt that is stored; without words where the repository is gone."""
-    changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
-    try:
-        words = {c.sha: repository.describe(c.sha) for c in changes if c}
-        advice = _advise(session, repository, found, conclusion)
-    except BisectorError:
-        words, advice = {}, ()
-    return Report(found, conclusion, session.store.runs_of(found.id), words, advice)
-
-
-def _advise(
-    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
-) -> tuple[str, ...]:
-    """Return what would make commits train that do not train here."""
-    if conclusion.outcome is not Outcome.ENVIRONMENT:
-        return ()
-    with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder) / "checkout"
-        repository.checkout(found.good, checkout)
-        declared = read_declared(checkout)
-    date = datetime.fromisoformat(repository.describe(found.good).date)
-    lines = []
-    if conclusion.crash and conclusion.crash.type in ("ImportError", "ModuleNotFoundError"):
-        lines.append(f"the failing import: {conclusion.crash.message}")
-    if declared.requirements:
-        lines.append(f"{found.good[:10]} asks for: {', '.join(declared.requirements)}")
-    names = [environment.requirement_name(text) for text in declared.requirements]
-    pins = environment.releases_before(date, [name for name in names if name])
-    if pins:
-        lines.append(f"the newest releases before {date:%Y-%m-%d}: {' '.join(pins)}")
-        lines.append("build an environment with those, and name its interpreter with --python")
-    else:
-        lines.append(
-            f"build an environment with releases from before {date:%Y-%m-%d} "
-            "(`uv pip install --exclude-newer`), and name its interpreter with --python"
-        )
-    return tuple(lines)

@@ -84,7 +84,7 @@ def _end_what_is_over(
 ) -> list[Act | Work]:
     ends: list[Act | Work] = []
     for track in tracks:
-        opened = track.open_by_turn()
+        opened = track.open_by_turn
         for found in snapshot.regressions.values():
             is_told = found.state.is_over or found.state is RegressionState.OPEN
             if found.config != track.config.name or is_told:

@@ -4,24 +4,19 @@ A decision and the messages that it causes are written in one transaction. Confi
 digest: a config whose arguments changed begins anew.
 """
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from pydantic import TypeAdapter
-
 from bisector.model import Config
-from bisector.series import dump
+from bisector.series import dump, load
 from bisector.watched import Anchor, Delivery, Epoch, Inquiry, Message, Regression, Turn
 
 DELIVERED, DEAD = "delivered", "dead"  # beside "waiting"
 LONGEST_DUE = 2 * 86_400.0  # seconds; no delivery is put off as long
 KEPT_FOR = 30 * 86_400.0  # seconds that a delivered message stays
-
-_INQUIRY = TypeAdapter(Inquiry)
-_REGRESSION = TypeAdapter(Regression)
+LAST = "\U0010ffff"  # behind whatever may follow the beginning of an id
 
 
 class Ledger:
@@ -97,17 +92,21 @@ class Ledger:
     def inquiries(self) -> list[Inquiry]:
         """Return the inquiries that have not ended, oldest first."""
         rows = self._db.execute("SELECT data FROM inquiries WHERE ended IS NULL ORDER BY rowid")
-        return [_INQUIRY.validate_python(json.loads(row["data"])) for row in rows]
+        return [load(Inquiry, row["data"]) for row in rows]
 
     def regressions(self) -> list[Regression]:
         """Return all regressions, oldest first."""
         rows = self._db.execute("SELECT data FROM regressions ORDER BY opened, id")
-        return [_REGRESSION.validate_python(json.loads(row["data"])) for row in rows]
+        return [load(Regression, row["data"]) for row in rows]
 
     def regression(self, prefix: str) -> Regression | None:
         """Return the regression whose id begins so; None if no single one does."""
-        found = [r for r in self.regressions() if prefix and r.id.startswith(prefix)]
-        return found[0] if len(found) == 1 else None
+        rows = self._db.execute(
+            "SELECT data FROM regressions WHERE id BETWEEN ? AND ? LIMIT 2", (prefix, prefix + LAST)
+        ).fetchall()
+        if len(rows) != 1 or not prefix:
+            return None
+        return load(Regression, rows[0]["data"])
 
     def write(
         self,

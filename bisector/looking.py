@@ -11,12 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bisector import documents, report
-from bisector.daemon import interrupted
 from bisector.errors import BisectorError
-from bisector.hunting import report_of
 from bisector.model import Conclusion, Environment, Hunt, Run
 from bisector.repo import Repository
 from bisector.report import Report
+from bisector.reporting import interrupted, report_of
 from bisector.series import plain
 from bisector.session import Session
 from bisector.watched import Regression

@@ -158,10 +158,12 @@ def _commits(walks: Mapping[str, Walk], repository: Repository) -> list[dict[str
         order = shas if len(shas) > len(order) else order
         for standing in found.standings[-KEPT_COMMITS:]:
             by_sha.setdefault(standing.sha, {})[name] = standing
+    order.reverse()
+    subjects = _subjects(repository, order[:SHOWN_COMMITS])
     return [
         {
             "sha": sha,
-            "subject": _subject(repository, sha) if position < SHOWN_COMMITS else "",
+            "subject": subjects.get(sha, ""),
             "configs": {
                 name: {
                     "verdict": s.word,
@@ -171,15 +173,15 @@ def _commits(walks: Mapping[str, Walk], repository: Repository) -> list[dict[str
                 for name, s in by_sha[sha].items()
             },
         }
-        for position, sha in enumerate(reversed(order))
+        for sha in order
     ]
 
 
-def _subject(repository: Repository, sha: str) -> str:
+def _subjects(repository: Repository, shas: Sequence[str]) -> dict[str, str]:
     try:
-        return repository.describe(sha).subject
+        return repository.subjects(shas) if shas else {}
     except BisectorError:
-        return ""
+        return {}
 
 
 def _channels(session: Session, ledger: Ledger) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ from bisector import bulletin
 from bisector.bulletin import About
 from bisector.config import ChannelSettings
 from bisector.errors import BisectorError
-from bisector.hunting import report_of
 from bisector.ledger import Ledger
 from bisector.model import Commit
 from bisector.repo import Repository
 from bisector.report import Report
+from bisector.reporting import report_of
 from bisector.session import Session
 from bisector.telling import Record, Tell, message_id
 from bisector.watched import Message

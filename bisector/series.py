@@ -5,9 +5,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bisector.model import Step, Trajectory
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Kind = TypeVar("Kind")
 
 
 def parse_step(entry: Mapping[str, Any]) -> Step:
@@ -55,8 +61,9 @@ def dump_steps(trajectory: Trajectory) -> str:
     )
 
 
+@lru_cache(maxsize=256)
 def load_steps(text: str) -> Trajectory:
-    """Return what `dump_steps` wrote."""
+    """Return what `dump_steps` wrote; one object for one text, since most runs repeat to the bit."""
     return tuple(
         Step(step, float(loss), float(norm), None if tokens is None else float(tokens))
         for step, loss, norm, tokens in json.loads(text)
@@ -71,8 +78,22 @@ def plain(value: float | None) -> float | str | None:
 
 
 def dump(value: Any) -> str:
-    """Return frozen data as JSON, such that pydantic reads it back."""
+    """Return frozen data as JSON, such that `load` reads it back."""
     return json.dumps(_plain(value))
+
+
+def load(kind: type[Kind], text: str) -> Kind:
+    """Return the frozen data that `dump` wrote."""
+    whole: Any = kind
+    found: Kind = _adapter(whole).validate_python(json.loads(text))
+    return found
+
+
+@cache
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
+    from pydantic import TypeAdapter  # here: it takes a while to import, and each adapter to build
+
+    return TypeAdapter(kind)
 
 
 def _plain(value: Any) -> Any:

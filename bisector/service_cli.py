@@ -5,16 +5,10 @@ import os
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bisector import documents, overviewing, trying
-from bisector.accepting import accept_regression
-from bisector.hunting import Stop
-from bisector.looping import Loop
-from bisector.serving import serve
-from bisector.session import Options, Session
 from bisector.terminal import (
     OK,
     USER_ERROR,
@@ -31,7 +25,9 @@ from bisector.terminal import (
     out,
     print_json,
 )
-from bisector.watching import Watcher
+
+if TYPE_CHECKING:
+    from bisector.session import Session
 
 
 @app.command()
@@ -49,6 +45,12 @@ def watch(
     verbose: Verbose = False,
 ) -> None:
     """Poll, run, compare, hunt and tell, until stopped."""
+    from bisector.hunting import Stop
+    from bisector.looping import Loop
+    from bisector.serving import serve
+    from bisector.session import Options
+    from bisector.watching import Watcher
+
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO, format=_log_format(), force=True
     )
@@ -78,7 +80,9 @@ def _log_format() -> str:
 @app.command()
 def status(state: State = "", settings: SettingsFile = "", as_json: AsJson = False) -> None:
     """Show what is watched, what runs, what is open, and the last hunts and runs."""
-    session = Session(Options(state=state, settings=settings))
+    from bisector import overviewing
+
+    session = _open(state, settings)
     found = overviewing.overview(session)
     if as_json:
         print_json(found)
@@ -98,7 +102,9 @@ def accept(
     settings: SettingsFile = "",
 ) -> None:
     """Take the new trajectory as the baseline from the culprit on."""
-    session = Session(Options(state=state, settings=settings))
+    from bisector.accepting import accept_regression
+
+    session = _open(state, settings)
     found, written = accept_regression(session, id_, reason, Path(write) if write else None)
     print(f"{found.id} is accepted: {found.config} at {(found.culprit or found.bad)[:10]}")
     for path in written:
@@ -109,7 +115,7 @@ def accept(
 @app.command()
 def pause(state: State = "", settings: SettingsFile = "") -> None:
     """Let the service start no new run."""
-    _set_paused(Session(Options(state=state, settings=settings)), "yes")
+    _open(state, settings).ledger.set("paused", "yes")
     print("paused: what runs ends, and nothing new starts until `bisector resume`")
     answer(OK)
 
@@ -117,19 +123,23 @@ def pause(state: State = "", settings: SettingsFile = "") -> None:
 @app.command()
 def resume(state: State = "", settings: SettingsFile = "") -> None:
     """Let the service start runs again."""
-    _set_paused(Session(Options(state=state, settings=settings)), "")
+    _open(state, settings).ledger.set("paused", "")
     print("resumed")
     answer(OK)
 
 
-def _set_paused(session: Session, value: str) -> None:
-    session.ledger.set("paused", value)
+def _open(state: str, settings: str) -> "Session":
+    from bisector.session import Options, Session
+
+    return Session(Options(state=state, settings=settings))
 
 
 @app.command(name="notify-test")
 def notify_test(settings: SettingsFile = "", as_json: AsJson = False) -> None:
     """Send one test message to every channel."""
-    tried = trying.send_test(Session(Options(settings=settings)))
+    from bisector import documents, trying
+
+    tried = trying.send_test(_open("", settings))
     if as_json:
         print_json({"schema": documents.SCHEMA, "channels": [each.to_json() for each in tried]})
     else:

@@ -7,6 +7,7 @@ epoch of the run. The first commit that has left it is the alarm; nothing behind
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 from bisector.compare import deviations, has_data_changed, headline, largest_differences
 from bisector.contents import Footprint
@@ -59,7 +60,7 @@ class Settled:
     result: RunResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Track:
     """One config on the branch with all that is known of it.
 
@@ -108,8 +109,9 @@ class Track:
 
     def open_at(self, turn: str) -> frozenset[str]:
         """Return the regressions that are open from a turn on; what was accepted is not."""
-        return self.open_by_turn()[turn]
+        return self.open_by_turn[turn]
 
+    @cached_property
     def open_by_turn(self) -> dict[str, frozenset[str]]:
         """Return the same for every turn, in their order."""
         over = (RegressionState.ACCEPTED, RegressionState.UNREPRODUCED)
@@ -134,8 +136,10 @@ class Track:
         """Return how a completed run deviates from an anchor that completed: what to lead with, then one
         deviation of each other metric."""
         key = run.id, anchor.id
+        observed, reference = run.result.trajectory, anchor.result.trajectory
+        if observed is reference:  # equal to the bit, by far the most of all
+            return []
         if key not in self.memo:
-            observed, reference = run.result.trajectory, anchor.result.trajectory
             largest = largest_differences(observed, reference)
             found = [  # a NaN where the anchor has one too is in line with it
                 d

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from bisector.contents import Footprint
 from bisector.errors import BisectorError, InfraError
 from bisector.model import Conclusion, Crash, Environment, Hunt, Role, Run, RunResult, Status
-from bisector.series import dump, dump_steps, load_steps
+from bisector.series import dump, dump_steps, load, load_steps
 
 BUSY_TIMEOUT = 30.0  # seconds; transactions are short, so a wait this long means a stuck disk
+LAST = "\U0010ffff"  # behind whatever may follow the beginning of an id, so that the index finds it
 
 MIGRATIONS = (
     """
@@ -107,11 +106,6 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN footprint TEXT NOT NULL DEFAULT '';
     """,
 )
-
-_HUNT = TypeAdapter(Hunt)
-_CONCLUSION = TypeAdapter(Conclusion)
-_ENVIRONMENT = TypeAdapter(Environment)
-_CRASH = TypeAdapter(Crash)
 
 
 class Store:
@@ -220,15 +214,15 @@ class Store:
     def hunt(self, prefix: str) -> tuple[Hunt, Conclusion | None] | None:
         """Return the hunt whose id begins so, and its answer if it has one; None if no single one does."""
         rows = self._db.execute(
-            "SELECT data, conclusion FROM hunts WHERE substr(id, 1, ?) = ? LIMIT 2",
-            (len(prefix), prefix),
+            "SELECT data, conclusion FROM hunts WHERE id BETWEEN ? AND ? LIMIT 2",
+            (prefix, prefix + LAST),
         ).fetchall()
         if len(rows) != 1 or not prefix:
             return None
         answer = rows[0]["conclusion"]
         return (
-            _HUNT.validate_python(json.loads(rows[0]["data"])),
-            _CONCLUSION.validate_python(json.loads(answer)) if answer else None,
+            load(Hunt, rows[0]["data"]),
+            load(Conclusion, answer) if answer else None,
         )
 
     def recent_hunts(self, limit: int) -> list[tuple[Hunt, Conclusion | None, float]]:
@@ -238,10 +232,8 @@ class Store:
         )
         return [
             (
-                _HUNT.validate_python(json.loads(row["data"])),
-                _CONCLUSION.validate_python(json.loads(row["conclusion"]))
-                if row["conclusion"]
-                else None,
+                load(Hunt, row["data"]),
+                load(Conclusion, row["conclusion"]) if row["conclusion"] else None,
                 row["created"],
             )
             for row in rows
@@ -300,22 +292,17 @@ class Store:
 
     def runs_after(
         self, number: int, configs: Sequence[str], shas: Container[str]
-    ) -> tuple[int, list[tuple[Run, str]]]:
-        """Return the runs stored after the `number`th, each with its config's digest, and the last number.
+    ) -> list[tuple[Run, str]]:
+        """Return the runs stored after the `number`th, each with its config's digest.
 
         Only runs of the given digests and commits are read.
         """
         marks = ", ".join("?" * len(configs))
         rows = self._db.execute(
-            f"SELECT rowid, * FROM runs WHERE rowid > ? AND config IN ({marks}) ORDER BY rowid",
+            f"SELECT * FROM runs WHERE rowid > ? AND config IN ({marks}) ORDER BY rowid",
             (number, *configs),
         )
-        found = []
-        for row in rows:
-            number = row["rowid"]
-            if row["sha"] in shas:
-                found.append((self._run(row), row["config"]))
-        return number, found
+        return [(self._run(row), row["config"]) for row in rows if row["sha"] in shas]
 
     def runs_at(self, configs: Sequence[str], shas: Sequence[str]) -> list[tuple[Run, str]]:
         """Return the runs of commits, each with its config's digest, for the given digests."""
@@ -355,7 +342,7 @@ class Store:
         """Return the environments of those ids."""
         marks = ", ".join("?" * len(ids))
         rows = self._db.execute(f"SELECT * FROM environments WHERE id IN ({marks})", tuple(ids))
-        return {row["id"]: _ENVIRONMENT.validate_python(json.loads(row["data"])) for row in rows}
+        return {row["id"]: load(Environment, row["data"]) for row in rows}
 
     def add_environment(self, environment: Environment) -> None:
         """Store an environment if it is new."""
@@ -375,12 +362,12 @@ class Store:
         """Return the run whose id begins so, its config's name and environment; None if no single one does."""
         rows = self._db.execute(
             "SELECT runs.*, data FROM runs JOIN environments ON environments.id = environment"
-            " WHERE substr(runs.id, 1, ?) = ? LIMIT 2",
-            (len(prefix), prefix),
+            " WHERE runs.id BETWEEN ? AND ? LIMIT 2",
+            (prefix, prefix + LAST),
         ).fetchall()
         if len(rows) != 1 or not prefix:
             return None
-        environment = _ENVIRONMENT.validate_python(json.loads(rows[0]["data"]))
+        environment = load(Environment, rows[0]["data"])
         return self._run(rows[0]), rows[0]["name"], environment
 
     def recent_runs(self, limit: int) -> list[tuple[Run, str]]:
@@ -389,7 +376,7 @@ class Store:
         return [(self._run(row), row["name"]) for row in rows]
 
     def _run(self, row: sqlite3.Row) -> Run:
-        crash = _CRASH.validate_python(json.loads(row["crash"])) if row["crash"] else None
+        crash = load(Crash, row["crash"]) if row["crash"] else None
         return Run(
             id=row["id"],
             hunt=row["hunt"],

@@ -4,12 +4,12 @@ import json
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 
-from bisector import report
+if TYPE_CHECKING:
+    from rich.console import Console
 
 OK, USER_ERROR, UNDECIDED, INFRA, INTERRUPTED = 0, 1, 3, 4, 130
 BAD, SKIP = 1, 125  # of probe, for `git bisect run`
@@ -46,8 +46,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Name every run.")]
 
 
-def out() -> Console:
+def out() -> "Console":
     """Return the console that people's output goes to."""
+    from rich.console import Console
+
     return Console(highlight=False)
 
 
@@ -58,6 +60,8 @@ def print_json(document: dict[str, Any]) -> None:
 
 def show_lines(lines: Sequence[tuple[str, str]]) -> None:
     """Print (label, text) lines."""
+    from bisector import report
+
     out().print(report.as_table(lines))
 
 

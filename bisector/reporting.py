@@ -1,0 +1,62 @@
+"""The report of a hunt that is stored: its answer, its runs, and the words of the commits that it names."""
+
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+from bisector.errors import BisectorError
+from bisector.model import Conclusion, Hunt, Outcome
+from bisector.repo import Repository
+from bisector.report import Report
+from bisector.session import Session
+
+
+def report_of(
+    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
+) -> Report:
+    """Return the report of a hunt that is stored; without words where the repository is gone."""
+    changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
+    try:
+        words = {c.sha: repository.describe(c.sha) for c in changes if c}
+        advice = _advise(session, repository, found, conclusion)
+    except BisectorError:
+        words, advice = {}, ()
+    return Report(found, conclusion, session.store.runs_of(found.id), words, advice)
+
+
+def _advise(
+    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
+) -> tuple[str, ...]:
+    """Return what would make commits train that do not train here."""
+    if conclusion.outcome is not Outcome.ENVIRONMENT:
+        return ()
+    from bisector import environment
+    from bisector.declared import read_declared
+
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = Path(folder) / "checkout"
+        repository.checkout(found.good, checkout)
+        declared = read_declared(checkout)
+    date = datetime.fromisoformat(repository.describe(found.good).date)
+    lines = []
+    if conclusion.crash and conclusion.crash.type in ("ImportError", "ModuleNotFoundError"):
+        lines.append(f"the failing import: {conclusion.crash.message}")
+    if declared.requirements:
+        lines.append(f"{found.good[:10]} asks for: {', '.join(declared.requirements)}")
+    names = [environment.requirement_name(text) for text in declared.requirements]
+    pins = environment.releases_before(date, [name for name in names if name])
+    if pins:
+        lines.append(f"the newest releases before {date:%Y-%m-%d}: {' '.join(pins)}")
+        lines.append("build an environment with those, and name its interpreter with --python")
+    else:
+        lines.append(
+            f"build an environment with releases from before {date:%Y-%m-%d} "
+            "(`uv pip install --exclude-newer`), and name its interpreter with --python"
+        )
+    return tuple(lines)
+
+
+def interrupted() -> Conclusion:
+    """Return what stands for an answer while there is none."""
+    reason = "interrupted; the same command goes on where it stopped"
+    return Conclusion(Outcome.INTERRUPTED, reason)
