@@ -1,10 +1,9 @@
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil, log2
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from racing import Race, verdict_of
 
 from bisector.model import Link, Verdict
 from bisector.search import Probes, Reading, narrow, search_bound
@@ -22,12 +21,6 @@ def search(commits: int, culprit: int, skips: set[int]) -> tuple[Link, list[int]
         assert position not in verdicts, "probed twice"
         assert step.good < position < step.bad
         verdicts[position] = verdict_of(position, culprit, skips)
-
-
-def verdict_of(position: int, culprit: int, skips: set[int]) -> Verdict:
-    if position in skips:
-        return Verdict.SKIP
-    return Verdict.GOOD if position < culprit else Verdict.BAD
 
 
 def stretches_met(commits: int, skips: set[int], probed: list[int]) -> list[int]:
@@ -106,41 +99,6 @@ def test_planning_over_a_hundred_thousand_commits_asks_for_seventeen_positions()
 
 
 # Several at once
-
-
-@dataclass
-class Race:
-    """A search whose probes take time: `width` at once, each as long as `seconds` says."""
-
-    commits: int
-    culprit: int
-    width: int
-    seconds: Callable[[], float] = lambda: 1.0
-    skips: frozenset[int] = frozenset()
-
-    def run(self) -> tuple[Link, float, int, int]:
-        """Return the answer, how long it took, and how many probes ended and were cancelled."""
-        verdicts: dict[int, Verdict] = {}
-        in_flight: dict[int, float] = {}
-        now, cancelled = 0.0, 0
-        while True:
-            step = narrow(
-                0,
-                self.commits,
-                [Reading(p, v) for p, v in verdicts.items()],
-                width=self.width,
-                in_flight=in_flight,
-            )
-            if isinstance(step, Link):
-                return step, now, len(verdicts), cancelled + len(in_flight)
-            assert len(set(step.positions)) == len(step.positions) <= self.width
-            assert not set(step.positions) & set(verdicts), "probed twice"
-            cancelled += len(set(in_flight) - set(step.positions))
-            in_flight = {p: in_flight.get(p, now + self.seconds()) for p in step.positions}
-            now = min(in_flight.values())
-            for position in [p for p, end in in_flight.items() if end == now]:
-                del in_flight[position]
-                verdicts[position] = verdict_of(position, self.culprit, set(self.skips))
 
 
 @given(st.integers(1, 3000), st.integers(1, 6), st.data())
