@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -258,12 +259,12 @@ def time_answers(place: Path) -> None:
     environment["PYTHONPYCACHEPREFIX"] = str(place / "bytecode")
     start = time_command(["--help"], environment)
     python = time_command([], environment, program=[sys.executable, "-c", "pass"])
-    print(f"{'':24} seconds  times --help")
-    print(f"{'python -c pass':24} {python:7.3f}")
-    print(f"{'--help':24} {start:7.3f}")
+    print(f"{'':24} seconds     CPU  times --help (CPU)")
+    print(f"{'python -c pass':24} {python[0]:7.3f} {python[1]:7.3f}")
+    print(f"{'--help':24} {start[0]:7.3f} {start[1]:7.3f}")
     for name, command in commands.items():
-        seconds = time_command(command, environment)
-        print(f"{name:24} {seconds:7.3f}  {seconds / start:12.1f}")
+        seconds, cpu = time_command(command, environment)
+        print(f"{name:24} {seconds:7.3f} {cpu:7.3f}  {cpu / start[1]:12.1f}")
 
 
 UNUSUAL = {"PYTHONDONTWRITEBYTECODE"}  # an installed program has its bytecode
@@ -271,11 +272,12 @@ UNUSUAL = {"PYTHONDONTWRITEBYTECODE"}  # an installed program has its bytecode
 
 def time_command(
     command: list[str], environment: dict[str, str], program: list[str] | None = None
-) -> float:
-    """Return the median; the first call, which may compile, is left out."""
-    seconds = []
+) -> tuple[float, float]:
+    """Return the medians of wall and CPU time, the latter with what a busy machine cannot stretch as much;
+    the first call, which may compile, is left out."""
+    seconds, cpu = [], []
     for _ in range(TIMES + 1):
-        began = time.monotonic()
+        began, used = time.monotonic(), _cpu_of_children()
         done = subprocess.run(
             [*(program or BISECTOR), *command],
             capture_output=True,
@@ -284,8 +286,14 @@ def time_command(
             env=environment,
         )
         seconds.append(time.monotonic() - began)
+        cpu.append(_cpu_of_children() - used)
         assert done.returncode == 0, done.stderr
-    return statistics.median(seconds[1:])
+    return statistics.median(seconds[1:]), statistics.median(cpu[1:])
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
