@@ -1,7 +1,6 @@
 """The entry point: signals end with 130 (`watch`: 0), and no failure of our own looks like a verdict of
 `probe`."""
 
-import gc
 import signal
 import sys
 import traceback
@@ -24,8 +23,6 @@ def main() -> None:
         signal.signal(number, _stop)
     command = next((arg for arg in sys.argv[1:] if arg in COMMANDS), "")
     is_answer = False
-    if command in ("show", "status"):
-        gc.disable()  # they are over before garbage matters; it would take a sixth of their time
     try:
         from bisector import cli
 
