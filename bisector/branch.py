@@ -203,7 +203,7 @@ class Branch:
     def _touching(self, runs: Mapping[str, Sequence[Run]]) -> dict[Footprint, frozenset[str]]:
         """Return the commits of the window that touch each footprint of these runs."""
         window = tuple(self._line[-WINDOW:])
-        candidates = self._candidates_of(window)
+        candidates = self.candidates_of(window)
         if candidates is None:
             return {}
         footprints = {run.result.footprint for some in runs.values() for run in some}
@@ -213,7 +213,7 @@ class Branch:
             if footprint
         }
 
-    def _candidates_of(self, commits: tuple[str, ...]) -> Candidates | None:
+    def candidates_of(self, commits: tuple[str, ...]) -> Candidates | None:
         """Return what tells which of these commits can matter; None where the settings do not ask for it."""
         if not self._session.settings.train.footprints:
             return None
@@ -274,7 +274,7 @@ class Branch:
                     conclusions[id_] = Conclusion(Outcome.CONTRADICTION, reason)
                     continue
                 case = Case(hunt, self._ranges[id_], store.runs_of(id_))
-                candidates = self._candidates_of(case.commits)
+                candidates = self.candidates_of(case.commits)
                 cases.append(candidates.mark(case) if candidates else case)
         return cases, conclusions
 

@@ -212,6 +212,7 @@ class TrainSettings(_Table):
     devices: Literal["all", "cpu"] | list[int] = "all"
     jobs: int = Field(default=0, ge=0)
     footprints: bool = True
+    recall: bool = True
     timeout: Seconds = 1800
 
 

@@ -11,6 +11,7 @@ from bisector.bench import POLL, Bench, InFlight, Order
 from bisector.candidates import Candidates
 from bisector.model import Conclusion, Run
 from bisector.plan import Action, Cancel, Case, Start
+from bisector.recalling import Memory
 from bisector.runner import Running
 from bisector.session import Session
 from bisector.stopping import may_stop
@@ -36,6 +37,7 @@ class Loop:
         self._session, self._bench, self._progress = session, bench, progress
         self._cases: dict[str, Case] = {}
         self._candidates: dict[tuple[str, ...], Candidates] = {}  # of each range
+        self._memory = Memory(session)
         self._actions: list[Action] = []
         self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
         self._led = WeakKeyDictionary[Running, tuple[object, ...]]()  # what was known of each run
@@ -60,7 +62,13 @@ class Loop:
         if ended or seen != self._planned_for:
             self._actions = plan.next_actions(cases, in_flight, self._session.jobs)
             self._planned_for = seen
-        done = [self._do(action) for action in self._actions]
+        done = []
+        for action in self._actions:
+            if isinstance(action, Start) and self._recall(action):
+                self._planned_for = None  # what is known now changes what is wanted
+                done.append(True)
+                break
+            done.append(self._do(action))
         self._progress.tick(self._bench.in_flight, cases)
         return bool(ended) or any(done)
 
@@ -94,13 +102,26 @@ class Loop:
         self._cases[order.hunt] = self._mark(replace(case, runs=tuple(runs)))
         self._progress.finished(run, order.config.name)
 
+    def _recall(self, start: Start) -> bool:
+        """Let a stored run stand for one that is wanted, if there is one."""
+        case = self._cases[start.hunt]
+        run = self._memory.recall(case, start, self._candidates_of(case))
+        if run:
+            self._take(self._order(start), run)
+        return run is not None
+
     def _mark(self, case: Case) -> Case:
-        """Return the case with the commits that can matter to its runs, where the settings ask for that."""
+        """Return the case with the commits that can matter to its runs."""
+        candidates = self._candidates_of(case)
+        return candidates.mark(case) if candidates else case
+
+    def _candidates_of(self, case: Case) -> Candidates | None:
+        """Return what tells which commits can matter; None where the settings do not ask for it."""
         if not self._session.settings.train.footprints:
-            return case
+            return None
         if case.commits not in self._candidates:
             self._candidates[case.commits] = Candidates(self._session.repository, case.commits)
-        return self._candidates[case.commits].mark(case)
+        return self._candidates[case.commits]
 
     def _do(self, action: Action) -> bool:
         if isinstance(action, Start):

@@ -97,7 +97,7 @@ def _probe_json(report: Report, run: Run) -> dict[str, Any]:
         "steps": len(run.result.trajectory),
         "seconds": round(run.result.seconds, 3),
         "warm": False,
-        "reused": False,
+        "reused": run.is_recalled,
         "reason": run.result.reason,
     }
 

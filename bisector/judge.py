@@ -18,6 +18,9 @@ from bisector.model import (
     METRICS,
     Crash,
     Deviation,
+    Hunt,
+    Role,
+    Run,
     RunResult,
     Status,
     Tolerances,
@@ -203,6 +206,27 @@ def read_end(
     if len(crashes) > 1:
         return Unstable(f"crashed in different ways ({_places(crashes)})")
     return trajectories or next(iter(crashes.values()))
+
+
+def end_results(runs: Sequence[Run], sha: str, hunt: Hunt) -> list[RunResult]:
+    """Return what to read one end from: its runs; a recalled one of the bad end needs no second."""
+    found = [r for r in runs if r.sha == sha and r.role in (Role.END, Role.NOISE)]
+    twice = [r.result for r in found if r.is_recalled and sha == hunt.bad]
+    return [*(r.result for r in found), *twice]
+
+
+def trusted(hunt: Hunt, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Return the runs that count: no recalled one where a fresh run of the good end gives something else."""
+    good = [r for r in runs if r.sha == hunt.good and r.role is Role.END]
+    stored = next((r.result.trajectory for r in good if r.is_recalled), None)
+    fresh = next((r.result for r in good if not r.is_recalled), None)
+    if stored is None or fresh is None:
+        return runs
+    steps = min(len(stored), len(fresh.trajectory))
+    differences = largest_differences(stored[:steps], fresh.trajectory[:steps])
+    if fresh.has_trained and steps and not any(differences.values()):
+        return runs
+    return tuple(run for run in runs if not run.is_recalled)
 
 
 def _places(crashes: Mapping[tuple[str, str], Crash]) -> str:

@@ -232,6 +232,9 @@ class Run:
     result: RunResult
     started: float  # seconds since the epoch
     environment: str
+    is_recalled: bool = (
+        False  # made before, for another purpose, and perhaps at a commit that gives the same
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +251,7 @@ class Hunt:
     exact: bool = False
     thorough: bool = False
     skip: tuple[str, ...] = ()
+    recalls: bool = True  # whether stored runs may stand for ends and probes
 
 
 @dataclass(frozen=True, slots=True)

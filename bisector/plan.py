@@ -18,9 +18,11 @@ from bisector.judge import (
     Rule,
     UnclearError,
     Unstable,
+    end_results,
     make_rule,
     measure_noise,
     read_end,
+    trusted,
 )
 from bisector.model import (
     Conclusion,
@@ -79,8 +81,8 @@ class Case:
     @property
     def spent(self) -> int:
         """Return how many runs gave an observation; a run that could not be set up costs none."""
-        made = sum(run.result.status is not Status.SETUP_FAILED for run in self.runs)
-        return made + self.ignored
+        made = [r for r in self.runs if not r.is_recalled]
+        return sum(r.result.status is not Status.SETUP_FAILED for r in made) + self.ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,11 @@ class Start:
     hunt: str
     sha: str
     role: Role
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it is a run of one of the ends."""
+        return self.role is Role.END
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int =
         wanted = next_step(case, list(running), width)
         if isinstance(wanted, Conclusion):
             actions += [Cancel(start) for start in running.elements()]
-            actions.append(Conclude(case.hunt.id, replace(wanted, candidates=case.candidates)))
+            actions.append(Conclude(case.hunt.id, _with_case(wanted, case)))
             continue
         useless = [s for s in running if s.role is Role.SEARCH and s not in wanted]
         actions += [Cancel(start) for start in useless]
@@ -136,6 +143,13 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int =
                 actions.append(start)
         waiting = True
     return actions
+
+
+def _with_case(conclusion: Conclusion, case: Case) -> Conclusion:
+    notes = conclusion.notes
+    if trusted(case.hunt, case.runs) != case.runs:
+        notes = (*notes, "stored runs were left out: the good end gives something else now")
+    return replace(conclusion, candidates=case.candidates, notes=notes)
 
 
 def next_step(
@@ -239,6 +253,7 @@ class Look(NamedTuple):
 
 def _look(case: Case, searching: Sequence[str] = (), width: int = 1) -> Look:
     """Look at as few steps as tell the ends apart; at whole runs where those do not tell enough."""
+    case = replace(case, runs=trusted(case.hunt, case.runs))
     steps = horizon(case.hunt, case.runs)
     if steps is not None:
         try:
@@ -301,6 +316,27 @@ def _tested(case: Case, in_flight: Sequence[str] = (), width: int = 1) -> Tested
     return Tested(len(case.commits) - 1, results, skipped, testing, width, fresh, known)
 
 
+# Runs that were made before
+
+
+def may_recall(case: Case, start: Start) -> bool:
+    """Whether a stored run may stand for this one.
+
+    The good end has one recalled and one fresh run, which is the control: without it, or where it gives
+    something else, nothing is recalled. No confirmation is.
+    """
+    if not case.hunt.recalls or trusted(case.hunt, case.runs) != case.runs:
+        return False
+    if start.role is Role.END and start.sha == case.hunt.good:
+        return not case.results(start.sha, Role.END)
+    is_first = start.role in (Role.END, Role.SEARCH) and not case.results(start.sha, start.role)
+    return is_first and bool(_recalled(case, case.hunt.good))
+
+
+def _recalled(case: Case, sha: str) -> list[Run]:
+    return [r for r in case.runs if r.is_recalled and r.sha == sha and r.role is Role.END]
+
+
 # The ends
 
 
@@ -324,13 +360,15 @@ def _ends(case: Case) -> Ends | Crash | Conclusion | None:
 
 
 def _end(case: Case, sha: str) -> list[Trajectory] | Crash | RunResult | Unstable | None:
-    return read_end(case.results(sha, Role.END, Role.NOISE))
+    return read_end(end_results(case.runs, sha, case.hunt))
 
 
 def _end_runs(case: Case) -> list[Start]:
     wanted = []
     shas = (case.hunt.good, case.hunt.bad)
     made = {sha: len(case.results(sha, Role.END)) for sha in shas}
+    if _recalled(case, case.hunt.bad):
+        made[case.hunt.bad] = END_RUNS
     for sha in shas:
         missing = max(END_RUNS - made[sha], 0)
         if missing == 0 and _end(case, sha) is None:

@@ -15,10 +15,12 @@ from bisector.judge import (
     Ends,
     Rule,
     UnclearError,
+    end_results,
     judge,
     make_rule,
     measure_noise,
     read_end,
+    trusted,
 )
 from bisector.model import (
     Change,
@@ -29,7 +31,6 @@ from bisector.model import (
     Environment,
     Hunt,
     Outcome,
-    Role,
     Run,
     Status,
 )
@@ -208,9 +209,10 @@ def _range(report: Report) -> str:
 
 def _cost(report: Report) -> str:
     runs = executions(report.runs)
+    recalled = sum(run.is_recalled for run in report.runs)
     return (
         f"{count(len(runs), 'run')}, {sum(len(r.result.trajectory) for r in runs)} training steps, "
-        f"{duration(wall_seconds(runs))}"
+        f"{duration(wall_seconds(runs))}" + (f"; {recalled} made before" if recalled else "")
     )
 
 
@@ -250,8 +252,10 @@ def as_table(lines: Sequence[tuple[str, str]]) -> Group:
 
 
 def executions(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs that really trained; one that could not be set up executed nothing."""
-    return [run for run in runs if run.result.status is not Status.SETUP_FAILED]
+    """Return the runs that really trained for this; one that could not be set up executed nothing."""
+    return [
+        run for run in runs if run.result.status is not Status.SETUP_FAILED and not run.is_recalled
+    ]
 
 
 def wall_seconds(runs: Sequence[Run]) -> float:
@@ -282,18 +286,15 @@ def probe_verdict(report: Report, run: Run) -> str | None:
 
 def _as_compared(report: Report) -> tuple[Run, ...]:
     """Return the runs as the answer compared them: over the steps that told the ends apart, or whole."""
-    steps = horizon(report.hunt, report.runs)
+    runs = trusted(report.hunt, report.runs)
+    steps = horizon(report.hunt, runs)
     if steps is None or report.conclusion.compared_steps not in (0, steps):
-        return whole(report.runs)
-    return cut(report.runs, steps)
+        return whole(runs)
+    return cut(runs, steps)
 
 
 def _rule(hunt: Hunt, runs: Sequence[Run]) -> tuple[Rule | None, Any]:
-    def read(sha: str) -> Any:
-        roles = (Role.END, Role.NOISE)
-        return read_end([r.result for r in runs if r.sha == sha and r.role in roles])
-
-    good, bad = read(hunt.good), read(hunt.bad)
+    good, bad = (read_end(end_results(runs, sha, hunt)) for sha in (hunt.good, hunt.bad))
     if isinstance(good, list) and isinstance(bad, Crash):
         return Rule({}, crash=bad), good[0]
     if isinstance(good, list) and isinstance(bad, list):

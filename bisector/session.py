@@ -202,6 +202,7 @@ def ask(
         exact=options.exact,
         thorough=options.thorough,
         skip=tuple(options.skip),
+        recalls=session.settings.train.recall and not options.again,
     )
     return hunt, question
 

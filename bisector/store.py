@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from bisector.contents import Footprint
@@ -103,6 +103,14 @@ MIGRATIONS = (
     """,
     """
     CREATE TABLE footprints (id TEXT PRIMARY KEY, data TEXT NOT NULL);
+    CREATE TABLE recalled (          -- runs that stand for others in a hunt
+        hunt TEXT NOT NULL,
+        run TEXT NOT NULL,
+        sha TEXT NOT NULL,
+        role TEXT NOT NULL,
+        PRIMARY KEY (hunt, run, sha)
+    );
+    CREATE INDEX runs_by_config ON runs (config, environment, started);
     ALTER TABLE runs ADD COLUMN footprint TEXT NOT NULL DEFAULT '';
     """,
 )
@@ -286,9 +294,41 @@ class Store:
         )
 
     def runs_of(self, hunt: str) -> tuple[Run, ...]:
-        """Return a hunt's runs in the order in which they started."""
-        rows = self._db.execute("SELECT * FROM runs WHERE hunt = ? ORDER BY started, id", (hunt,))
-        return tuple(self._run(row) for row in rows)
+        """Return a hunt's runs in the order in which they started, with those that it recalled."""
+        rows = self._db.execute("SELECT * FROM runs WHERE hunt = ?", (hunt,))
+        recalled = self._db.execute(
+            "SELECT runs.*, recalled.sha AS place, recalled.role AS purpose FROM recalled"
+            " JOIN runs ON runs.id = recalled.run WHERE recalled.hunt = ?",
+            (hunt,),
+        )
+        found = [self._run(row) for row in rows]
+        for row in recalled:
+            found.append(_stand_in(self._run(row), hunt, row["place"], Role(row["purpose"])))
+        return tuple(sorted(found, key=lambda run: (run.started, run.id)))
+
+    def recall(self, run: Run, hunt: str, sha: str, role: Role) -> Run:
+        """Let a stored run stand for a commit in a hunt; return it as the hunt's."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO recalled VALUES (?, ?, ?, ?)", (hunt, run.id, sha, role)
+            )
+        return _stand_in(run, hunt, sha, role)
+
+    def runs_answering(self, config: str, environment: str, sha: str) -> list[Run]:
+        """Return the runs of a config at a commit in an environment."""
+        rows = self._db.execute(
+            "SELECT * FROM runs WHERE sha = ? AND config = ? AND environment = ?",
+            (sha, config, environment),
+        )
+        return [self._run(row) for row in rows]
+
+    def newest_runs(self, config: str, environment: str, limit: int) -> list[Run]:
+        """Return the newest runs of a config in an environment, newest first."""
+        rows = self._db.execute(
+            "SELECT * FROM runs WHERE config = ? AND environment = ? ORDER BY started DESC LIMIT ?",
+            (config, environment, limit),
+        )
+        return [self._run(row) for row in rows]
 
     def runs_after(
         self, number: int, configs: Sequence[str], shas: Container[str]
@@ -394,3 +434,7 @@ class Store:
             started=row["started"],
             environment=row["environment"],
         )
+
+
+def _stand_in(run: Run, hunt: str, sha: str, role: Role) -> Run:
+    return replace(run, hunt=hunt, sha=sha, role=role, is_recalled=True)

@@ -29,6 +29,7 @@ from bisector.limiting import DAY, find_holds
 from bisector.model import Environment, Run
 from bisector.plan import Cancel, Conclude, Start
 from bisector.posting import Poster
+from bisector.recalling import Memory
 from bisector.repo import Repository
 from bisector.ruling import Facts, rule
 from bisector.session import HuntOptions, Options, Session, ask
@@ -99,6 +100,7 @@ class Watcher:
         self.outbox = Outbox(self.ledger, channels, self._poster.announce_dead)
         self.environments: dict[str, Environment] = {}
         self.agenda: Agenda | None = None
+        self._memory = Memory(session)
         self.pulse = Pulse()
         self._poll: Future[Polled] | None = None
         self._poll_due, self._failed_polls = 0.0, 0
@@ -183,12 +185,21 @@ class Watcher:
             order = self._order(work)
             if isinstance(work, Make) and (None, order.sha, order.name) in busy:
                 continue
+            if isinstance(work, Start) and self._recall(work):
+                self._is_stale = True
+                return True
             if not bench.start(order):
                 return False
             self._is_stale = True  # what is in flight changed what a hunt wants
             self._note_running(bench)
             return True
         return False
+
+    def _recall(self, start: Start) -> bool:
+        """Let a stored run stand for one that a hunt wants, if there is one."""
+        case = next(case for case in self.snapshot.cases if case.hunt.id == start.hunt)
+        found = self._memory.recall(case, start, self.branch.candidates_of(case.commits))
+        return found is not None
 
     def _order(self, work: Start | Make) -> Order:
         if isinstance(work, Start):
