@@ -12,7 +12,7 @@ VERDICTS = (0, 1, 125)  # good, bad, skip: what `probe` may say below 128
 INTERRUPTED = 130
 OWN_FAULT = 70  # EX_SOFTWARE
 COMMANDS = (
-    *("hunt", "probe", "record", "compare", "show", "status", "doctor", "demo"),
+    *("hunt", "probe", "record", "compare", "audit", "show", "status", "doctor", "demo"),
     *("watch", "accept", "pause", "resume", "notify-test"),
 )
 

@@ -184,6 +184,36 @@ def compare(
 
 
 @app.command()
+def audit(
+    good: str,
+    bad: str,
+    repo: Repo = "",
+    suite: SuiteName = "",
+    config: ConfigNames = None,
+    state: State = "",
+    settings: SettingsFile = "",
+    python: Python = "",
+    sample: Annotated[int, typer.Option("--sample", min=1, help="So many commits a config.")] = 10,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run commits that would inherit a verdict; exits 3 if a run contradicts one."""
+    from bisector import auditing, documents
+    from bisector.progress import TerminalProgress
+    from bisector.session import Options, Session
+
+    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0))
+    with TerminalProgress(is_verbose=verbose) as progress:
+        found = auditing.audit(session, good, bad, sample, progress)
+    if as_json:
+        print_json({"schema": documents.SCHEMA, "audited": auditing.to_json(found)})
+    else:
+        show_lines(auditing.lines(found))
+    answer(UNDECIDED if any(each.contradiction for each in found) else OK)
+
+
+@app.command()
 def show(
     id_: Annotated[
         str, typer.Argument(metavar="ID", help="A hunt, regression or run; a beginning will do.")

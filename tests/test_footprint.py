@@ -344,3 +344,33 @@ def test_paths_that_are_no_text_are_followed_too(tmp_path: Path) -> None:
     assert "parts/\udcff odd\n" in footprint.data
     assert json.dumps(sorted(footprint.data))
     assert sys.getfilesystemencoding() == "utf-8"
+
+
+def test_an_audit_runs_commits_that_would_inherit_and_says_where_that_was_wrong(
+    tmp_path: Path,
+) -> None:
+    """What the hook cannot see, a file whose size alone is asked for, is what an audit is for."""
+    peeks = TRAIN.replace(
+        "out = sys", "value += os.stat(os.path.join(here, 'docs', 'index.md')).st_size\nout = sys"
+    )
+    changes: list[Change] = [{"lib/unused.py": f"x = {n}\n"} for n in range(12)]
+    changes[3] = {"data/table.txt": "2.0"}
+    changes[7] = {"docs/index.md": "longer"}
+    shas = commit_each(
+        tmp_path / "repo", [{**BASE, "link": LINK + "place", "train.py": peeks}, *changes]
+    )
+    (tmp_path / "toy.toml").write_text(SUITE)
+    toy = ("--repo", "repo", "--suite", "toy.toml", "--json")
+    done = bisector(tmp_path, "audit", shas[0], shas[6], *toy)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["audited"]
+    assert [each["sha"] for each in found] == [shas[n] for n in (1, 2, 3, 5, 6)]
+    assert {each["source"] for each in found} == {shas[0], shas[4]}
+    done = bisector(tmp_path, "audit", shas[0], shas[-1], *toy, "--sample", "20")
+    assert done.returncode == 3, done.stderr
+    wrong = [e for e in json.loads(done.stdout)["audited"] if e["is_contradicted"]]
+    assert [each["sha"] for each in wrong] == shas[8:]
+    assert wrong[0]["source"] == shas[4]
+    assert wrong[0]["reason"].startswith("loss differs by up to 6.0e+00")
+    text = bisector(tmp_path, "audit", shas[0], shas[-1], *toy[:-1], "--sample", "20").stdout
+    assert text.startswith("6 inherited verdicts held, 5 did not")
