@@ -13,6 +13,7 @@ from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Sta
 from bisector.runner import Job, KilledError, Running, SupervisorKilledError
 from bisector.session import Session
 from bisector.slots import Slots
+from bisector.warming import Warming, is_conclusive
 
 POLL = 0.01  # seconds between looks at running children
 KILLS_UNTIL_CRASH = 5  # a training killed so often at one step is taken to bring it on itself
@@ -58,6 +59,8 @@ class Bench:
         self._scratch = session.state / "scratch" / session.owner
         self._refused: list[tuple[Order, Run]] = []
         self._kills: dict[Order, list[tuple[type, int]]] = {}  # how, and at which step, tries ended
+        self._warming = Warming(session, self._scratch, say)
+        self._must_be_cold: dict[Order, str] = {}  # and what they showed when they were warm
         self.in_flight: list[InFlight] = []
         self._newest = 0.0
 
@@ -71,11 +74,15 @@ class Bench:
         """End what runs; nothing of it is observed."""
         for flight in list(self.in_flight):
             self.cancel(flight.order)
+        self._warming.close()
         for folder in (self._checkouts, self._scratch):
             shutil.rmtree(folder, ignore_errors=True)
 
     def start(self, order: Order) -> bool:
-        """Start a run; False: no slot is free, try again later."""
+        """Start a run; False: no slot is free, or a warm process is about to be, try again later."""
+        devices = ",".join(gpu.index for gpu in self._session.suite_gpus[:1])
+        if self._may_be_warm(order) and self._warming.is_preparing(order.environment, devices):
+            return False
         slots = self._slots.take(order.config.num_processes)
         if slots is None:
             return False
@@ -96,6 +103,10 @@ class Bench:
             self._slots.give(slots)
         return True
 
+    def _may_be_warm(self, order: Order) -> bool:
+        is_allowed = self._warming.may_be_warm(order.config, order.role)
+        return is_allowed and order not in self._must_be_cold
+
     def cancel(self, order: Order) -> None:
         """End a run in progress; nothing of it is observed."""
         for flight in [each for each in self.in_flight if each.order == order]:
@@ -105,6 +116,7 @@ class Bench:
 
     def collect(self) -> list[tuple[Order, Run]]:
         """Return the runs that ended since the last call, stored already, with what ordered them."""
+        self._warming.rest()
         ended, self._refused = self._refused, []
         for flight in list(self.in_flight):
             try:
@@ -116,11 +128,21 @@ class Bench:
                     continue
             self.in_flight.remove(flight)
             self._clear(flight)
-            if result:
+            if result and self._stands(flight.order, result):
                 name = flight.running.job.run
                 run = self._store(flight.order, name, flight.began, result)
                 ended.append((flight.order, run))
         return ended
+
+    def _stands(self, order: Order, result: RunResult) -> bool:
+        """Whether what a run showed counts; else it is made again, cold."""
+        if not is_conclusive(result):
+            self._must_be_cold[order] = result.reason
+            return False
+        failure = self._must_be_cold.pop(order, "")
+        if failure and result.has_trained:
+            self._warming.note_failure(f"{order.sha[:10]} trained cold; warm: {failure}")
+        return True
 
     def _launch(self, order: Order, slots: list[str]) -> InFlight | None:
         """Return the run in progress, or None where the commit cannot be set up here."""
@@ -155,7 +177,8 @@ class Bench:
             mark=processes.mark(self._session.owner, name),
             is_led=order.is_led and config.method is not None,
         )
-        return InFlight(order, Running(job), slots, self._now())
+        supervisor = self._warming.supervisor(checkout) if self._may_be_warm(order) else None
+        return InFlight(order, Running(job, supervisor), slots, self._now())
 
     def _now(self) -> float:
         """Return the time, but never one before the runs that are stored: a clock may be set back."""
@@ -173,6 +196,10 @@ class Bench:
         """Return None to try again, or a crash where the last tries all ended so, at the same step."""
         order = flight.order
         processes.kill_run(self._session.owner, flight.running.job.run)
+        if flight.running.is_warm:
+            self._must_be_cold[order] = error.problem
+            self._say(f"{order.sha[:10]}: {error.problem} {error.remedy}")
+            return None
         kills = self._kills.setdefault(order, [])
         kills.append((type(error), flight.running.steps()))
         recent = kills[-KILLS_UNTIL_CRASH:]

@@ -69,6 +69,10 @@ def hunt(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Hunt afresh.")] = False,
     jobs: Jobs = None,
+    warm: Annotated[
+        bool | None,
+        typer.Option("--warm/--no-warm", help="Fork runs from a process that has imported torch."),
+    ] = None,
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
@@ -77,7 +81,9 @@ def hunt(
     from bisector.progress import TerminalProgress
     from bisector.session import HuntOptions, Options, Session
 
-    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0))
+    session = Session(
+        Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0, warm)
+    )
     options = HuntOptions(exact, thorough, tuple(skip or ()), max_runs, again)
     question = hunting.Question(good, bad, options)
     with TerminalProgress(is_verbose=verbose) as progress:

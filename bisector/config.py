@@ -206,7 +206,10 @@ class WatchSettings(_Table):
 
 
 class TrainSettings(_Table):
-    """Where and how long a run may train; `jobs` 0 means what the machine holds."""
+    """Where and how long a run may train; `jobs` 0 means what the machine holds.
+
+    `warm`: whether runs may be forked from a process that has imported the training stack.
+    """
 
     python: str = ""
     devices: Literal["all", "cpu"] | list[int] = "all"
@@ -214,6 +217,7 @@ class TrainSettings(_Table):
     footprints: bool = True
     recall: bool = True
     timeout: Seconds = 1800
+    warm: bool = True
 
 
 class LimitSettings(_Table):

@@ -96,7 +96,7 @@ def _probe_json(report: Report, run: Run) -> dict[str, Any]:
         "status": run.result.status,
         "steps": len(run.result.trajectory),
         "seconds": round(run.result.seconds, 3),
-        "warm": False,
+        "warm": run.result.warm,
         "reused": run.is_recalled,
         "reason": run.result.reason,
     }

@@ -211,9 +211,9 @@ class RunResult:
     reason: str = ""
     seconds: float = 0.0
     log_tail: str = ""
-    footprint: Footprint | None = (
-        None  # None: not known whole, so that it says nothing of other commits
-    )
+    # None: not known whole, so that it says nothing of other commits.
+    footprint: Footprint | None = None
+    warm: bool = False  # forked from a process that had imported the training stack
 
     @property
     def has_trained(self) -> bool:

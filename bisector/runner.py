@@ -15,9 +15,9 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bisector.contents import Footprint
 from bisector.errors import InfraError
@@ -80,6 +80,75 @@ class Job:
     is_led: bool = False  # it waits after each step until it is allowed the next
 
 
+class Supervisor(Protocol):
+    """What stands between bisector and a training; it ends all that came of the training."""
+
+    is_warm: bool
+
+    def begin(self, specification: Mapping[str, object]) -> None:
+        """Have the training start; whether that worked shows when it has ended."""
+
+    def poll(self) -> int | None:
+        """Return the supervisor's exit code, or None while it runs."""
+
+    def ask_to_stop(self) -> None:
+        """Have the training end, with what it has shown."""
+
+    def let_go(self) -> None:
+        """Have everything end, if it has not."""
+
+    def end(self) -> None:
+        """Have everything end, and wait for that."""
+
+
+class ColdSupervisor:
+    """`worker.py supervise` in a process of its own."""
+
+    is_warm = False
+
+    def __init__(self, scratch: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(WORKER), "supervise", str(scratch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=(scratch / "supervisor.log").open("wb"),
+            start_new_session=True,
+        )
+
+    def begin(self, specification: Mapping[str, object]) -> None:
+        """Send the specification."""
+        self._write(json.dumps(specification).encode() + b"\n")
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._process.poll()
+
+    def ask_to_stop(self) -> None:
+        """Write the byte that asks for it."""
+        self._write(b"s")
+
+    def _write(self, text: bytes) -> None:
+        assert self._process.stdin
+        with suppress(BrokenPipeError):  # killed already; poll says so
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+
+    def let_go(self) -> None:
+        """Close its standard input."""
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def end(self) -> None:
+        """Close its standard input, and kill it if that is not heard."""
+        self.let_go()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 def base_variables(python: str) -> dict[str, str]:
     """Return the part of a training's environment variables that is the same for every run here."""
     count = str(THREADS)
@@ -103,9 +172,9 @@ def base_variables(python: str) -> dict[str, str]:
 
 
 class Running:
-    """A run in progress."""
+    """A run in progress, by default in a process of its own."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, supervisor: Supervisor | None = None) -> None:
         self.job = job
         self._output = job.scratch / "output"
         self._result = job.scratch / "result.json"
@@ -115,13 +184,8 @@ class Running:
         self._size = 0
         self.seen: Trajectory = ()  # the steps logged when `look` was called last
         job.scratch.mkdir(parents=True)
-        self._process = subprocess.Popen(  # starts while the rest is prepared
-            [sys.executable, "-I", "-S", str(WORKER), "supervise", str(job.scratch)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=(job.scratch / "supervisor.log").open("wb"),
-            start_new_session=True,
-        )
+        # starts while the rest is prepared
+        self._supervisor = supervisor or ColdSupervisor(job.scratch)
         for name in ("output", "home", "work", "tmp", "front", "record"):
             (job.scratch / name).mkdir()
         _write_front(job)
@@ -129,10 +193,12 @@ class Running:
         if job.is_led:
             self._go.touch()
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        assert self._process.stdin
-        with suppress(BrokenPipeError):  # killed already; poll says so
-            self._process.stdin.write(json.dumps(self._specification()).encode() + b"\n")
-            self._process.stdin.flush()
+        self._supervisor.begin(self._specification())
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the training is forked from a process that had imported what it needs."""
+        return self._supervisor.is_warm
 
     def _specification(self) -> dict[str, object]:
         job = self.job
@@ -144,16 +210,18 @@ class Running:
             "log_limit": LOG_LIMIT,
             "timeout": job.timeout,
             "result": str(self._result),
+            "scratch": str(job.scratch),
         }
 
     def poll(self) -> RunResult | None:
         """Return what the run showed, or None while it runs; InfraError where that is nothing."""
-        if self._process.poll() is None:
+        code = self._supervisor.poll()
+        if code is None:
             return None
-        self._close()
+        self._supervisor.let_go()
         if not self._result.exists():
             _check_disk(self.job)
-            if self._process.returncode > 0:
+            if code > 0:
                 text = _read_text(self.job.scratch / "supervisor.log", RECORD_LIMIT)
                 last = "".join(text.strip().splitlines()[-1:]) or "its folder is gone"
                 raise InfraError(f"The supervisor failed: {last}.", "Run it again.")
@@ -162,8 +230,10 @@ class Running:
             )
         result = json.loads(self._result.read_text())
         if self._stop_at is not None and not result["cancelled"]:
-            return _read_stopped(self.job, result, self._output, self._stop_at)
-        return _read_result(self.job, result, self._output, _memory_kills() > self._kills)
+            shown = _read_stopped(self.job, result, self._output, self._stop_at)
+        else:
+            shown = _read_result(self.job, result, self._output, _memory_kills() > self._kills)
+        return replace(shown, warm=self.is_warm)
 
     def steps(self) -> int:
         """Return how many steps the run has logged so far."""
@@ -195,25 +265,13 @@ class Running:
 
     def stop(self, steps: int) -> None:
         """Have the run end; it will have shown its first `steps` steps."""
-        if self._stop_at is None and self._process.stdin:
+        if self._stop_at is None:
             self._stop_at = steps
-            with suppress(BrokenPipeError):
-                self._process.stdin.write(b"s")
-                self._process.stdin.flush()
+            self._supervisor.ask_to_stop()
 
     def cancel(self) -> None:
         """End the run and everything below it; nothing is observed."""
-        self._close()
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _close(self) -> None:
-        if self._process.stdin:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
+        self._supervisor.end()
 
 
 def command(config: Config, job: Job, output: Path) -> list[str]:
@@ -227,18 +285,25 @@ def command(config: Config, job: Job, output: Path) -> list[str]:
     return [job.python, str(job.scratch / "front" / "trl"), config.method, *config.launch, *args]
 
 
+def variables_of_place(python: str, scratch: Path, hub: Path, devices: str) -> dict[str, str]:
+    """Return the variables of a training that depend on the place where it runs, not on the commit."""
+    return {
+        **base_variables(python),
+        "HOME": str(scratch / "home"),
+        "TMPDIR": str(scratch / "tmp"),
+        "HF_HOME": str(scratch / "home" / "hf"),
+        "HF_HUB_CACHE": str(hub),
+        "HF_DATASETS_CACHE": str(scratch / "datasets"),
+        "CUDA_VISIBLE_DEVICES": devices,
+    }
+
+
 def _variables(job: Job) -> dict[str, str]:
     scratch = job.scratch
     paths = [scratch / "front", job.checkout, job.checkout / "src"]
     return {
-        **base_variables(job.python),
+        **variables_of_place(job.python, scratch, job.hub, job.devices),
         "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path.is_dir()),
-        "HOME": str(scratch / "home"),
-        "TMPDIR": str(scratch / "tmp"),
-        "HF_HOME": str(scratch / "home" / "hf"),
-        "HF_HUB_CACHE": str(job.hub),
-        "HF_DATASETS_CACHE": str(scratch / "datasets"),
-        "CUDA_VISIBLE_DEVICES": job.devices,
         "BISECTOR_RUN_DIR": str(scratch / "record"),
         "BISECTOR_CHECKOUT": str(job.checkout),
         **job.mark,

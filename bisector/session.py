@@ -34,6 +34,7 @@ class Options:
     settings: str = ""
     python: str = ""
     jobs: int = 0
+    warm: bool | None = None
 
 
 @dataclass
@@ -113,6 +114,12 @@ class Session:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         on_cpu = max(min(os.cpu_count() or 1, memory // MEMORY_PER_JOB), 1)
         return self.options.jobs or self.settings.train.jobs or len(self.suite_gpus) or on_cpu
+
+    @property
+    def warm(self) -> bool:
+        """Return whether runs may be forked from a process that has imported the training stack."""
+        asked = self.options.warm
+        return self.settings.train.warm if asked is None else asked
 
     def configs(self) -> list[Config]:
         """Return the configs asked for, by default each class's canonical one that can run here."""

@@ -112,6 +112,7 @@ MIGRATIONS = (
     );
     CREATE INDEX runs_by_config ON runs (config, environment, started);
     ALTER TABLE runs ADD COLUMN footprint TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN warm INTEGER NOT NULL DEFAULT 0;
     """,
 )
 
@@ -253,7 +254,7 @@ class Store:
         with self.transaction() as db:
             self._add_environment(db, environment)
             db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     run.id,
                     run.hunt,
@@ -270,6 +271,7 @@ class Store:
                     result.log_tail,
                     dump_steps(result.trajectory),
                     self._add_footprint(db, result.footprint),
+                    result.warm,
                 ),
             )
 

@@ -23,9 +23,23 @@ from contextlib import suppress
 
 TYPE_CHECKING = False  # `typing`, like `importlib.abc`, takes longer to import than all of this
 if TYPE_CHECKING:
-    import subprocess
+    from collections.abc import Callable
     from types import ModuleType, TracebackType
-    from typing import Any, NoReturn
+    from typing import IO, Any, NoReturn, Protocol
+
+    class Child(Protocol):
+        """What supervision needs of the training's first process; `subprocess.Popen` has it."""
+
+        pid: int
+        stdout: IO[bytes] | None
+
+        @property
+        def returncode(self) -> int | None:
+            """Return the exit code once the process was waited for."""
+
+        def wait(self) -> int:
+            """Return the exit code, negative for a signal."""
+
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -41,27 +55,22 @@ FOLDER = "BISECTOR_RUN_DIR"  # where a training leaves metrics.jsonl, facts.json
 
 
 def supervise() -> None:
-    """Run the command of the specification on standard input's first line; write the result file.
+    """Run the command of the specification on standard input's first line; write the result file."""
+    supervise_run(json.loads(sys.stdin.buffer.readline()), _start)
+
+
+def supervise_run(spec: dict[str, Any], start: Callable[[dict[str, Any]], Child]) -> None:
+    """Have `start` start the specified command, watch it to its end, and write the result file.
 
     Specification: argv, env, cwd, log, log_limit (bytes), timeout (seconds), result. Result: exit (an
-    exit code, negative for a signal), timed_out, cancelled, stopped, seconds.
+    exit code, negative for a signal), timed_out, cancelled, stopped, seconds. The child must lead a
+    session and die with this process, and standard input is bisector's end: a byte asks for a stop.
     """
-    import subprocess
-
-    spec = json.loads(sys.stdin.buffer.readline())
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: os.close(0))
     started = time.monotonic()
-    child = subprocess.Popen(
-        spec["argv"],
-        env={**spec["env"], SUPERVISOR: str(os.getpid())},
-        cwd=spec["cwd"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=_die_with_parent,
-    )
+    spec["env"][SUPERVISOR] = str(os.getpid())
+    child = start(spec)
     with open(spec["log"], "wb") as file:
         log = _Log(file, spec["log_limit"])
         ended = _watch(child, log, started + spec["timeout"])
@@ -78,7 +87,22 @@ def supervise() -> None:
     _write_whole(spec["result"], json.dumps(result))
 
 
-def _watch(child: subprocess.Popen[bytes], log: _Log, deadline: float) -> str:
+def _start(spec: dict[str, Any]) -> Child:
+    import subprocess
+
+    return subprocess.Popen(
+        spec["argv"],
+        env=spec["env"],
+        cwd=spec["cwd"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+
+def _watch(child: Child, log: _Log, deadline: float) -> str:
     """Copy output until the child ends ("exit"), time is up ("timeout") or bisector left ("cancelled").
 
     "stopped": bisector wrote a byte, the child was sent SIGTERM, and ended or had its time for that.
@@ -143,7 +167,7 @@ class _Log:
         self._file.write(b"".join(self._tail))
 
 
-def _kill_descendants(child: subprocess.Popen[bytes]) -> None:
+def _kill_descendants(child: Child) -> None:
     """Kill what the training left. Orphans become our children, so this ends when we have none."""
     while pids := _children():
         for pid in pids:
@@ -163,7 +187,8 @@ def _children() -> list[int]:
         return [int(pid) for pid in file.read().split()]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -192,9 +217,13 @@ def record() -> None:
 
     bisector_tracer.trace(folder, os.environ["BISECTOR_CHECKOUT"])
     if os.environ.get(SUPERVISOR) != str(os.getppid()):
-        _die_with_parent()  # the supervisor's own child does already
+        die_with_parent()  # the supervisor's own child does already
     sys.excepthook = lambda kind, error, trace: _record_crash(folder, kind, error, trace)
-    sys.meta_path.insert(0, _TrainerFinder(folder))
+    trainer = sys.modules.get("transformers.trainer")
+    if trainer:  # this process was forked from one that had imported it
+        trainer.DEFAULT_CALLBACKS.append(_make_callback(folder))
+    else:
+        sys.meta_path.insert(0, _TrainerFinder(folder))
 
 
 def _record_crash(

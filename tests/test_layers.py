@@ -24,6 +24,7 @@ EFFECTS = {
     "runner",
     "interpreter",
     "slots",
+    "warm",
     "processes",
     "tiny",
     "ledger",
