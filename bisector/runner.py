@@ -107,13 +107,14 @@ class ColdSupervisor:
     is_warm = False
 
     def __init__(self, scratch: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(WORKER), "supervise", str(scratch)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=(scratch / "supervisor.log").open("wb"),
-            start_new_session=True,
-        )
+        with (scratch / "supervisor.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(WORKER), "supervise", str(scratch)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def begin(self, specification: Mapping[str, object]) -> None:
         """Send the specification."""

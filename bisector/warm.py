@@ -99,7 +99,6 @@ class WarmSupervisor:
         self._control = control
         self._socket: socket.socket | None = None
         self._number = b""  # of its process, which it sends first
-        self._has_ended = False
 
     def begin(self, specification: Mapping[str, object]) -> None:
         """Have the template fork it."""
@@ -114,14 +113,15 @@ class WarmSupervisor:
 
     def _wait(self, seconds: float) -> bool:
         assert self._socket
-        while not self._has_ended and select.select([self._socket], [], [], seconds)[0]:
+        while self._socket.fileno() >= 0 and select.select([self._socket], [], [], seconds)[0]:
             try:
                 text = self._socket.recv(20)
             except ConnectionError:
                 text = b""
             self._number += text
-            self._has_ended = not text
-        return self._has_ended
+            if not text:
+                self._socket.close()
+        return self._socket.fileno() < 0
 
     def ask_to_stop(self) -> None:
         """Write the byte that asks for it."""

@@ -4,6 +4,8 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
+
 import bisector
 
 PACKAGE = Path(bisector.__file__).parent
@@ -33,6 +35,7 @@ EFFECTS = {
     "housekeeping",
 }
 STACK = {"torch", "transformers", "trl", "datasets", "accelerate", "kernels", "huggingface_hub"}
+WORKERS = {"worker", "warm_worker"}
 IMPURE = {"os", "subprocess", "time", "pathlib", "sqlite3", "git", "shutil", "signal", "tempfile"}
 
 
@@ -75,15 +78,27 @@ def test_effects_know_neither_the_core_nor_one_another() -> None:
 
 
 def test_only_the_worker_touches_the_training_stack() -> None:
-    for module in modules() - {"worker"}:
+    for module in modules() - WORKERS:
         assert not imports(module)[1] & STACK, module
-    assert imports("worker")[0] == set(), "the worker is run by path and imports nothing of ours"
+    for module in WORKERS:
+        assert imports(module)[0] == set(), f"{module} is run by path and imports nothing of ours"
 
 
-def test_the_worker_needs_the_standard_library_alone_until_it_trains() -> None:
-    tree = ast.parse((PACKAGE / "worker.py").read_text())
+@pytest.mark.parametrize("module", sorted(WORKERS))
+def test_a_worker_needs_the_standard_library_alone_until_it_trains(module: str) -> None:
+    tree = ast.parse((PACKAGE / f"{module}.py").read_text())
     for node in tree.body:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             assert name.partition(".")[0] in sys.stdlib_module_names, name
+
+
+def test_the_warm_worker_never_imports_what_is_the_commits() -> None:
+    tree = ast.parse((PACKAGE / "warm_worker.py").read_text())
+    (stack,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STACK"
+    )
+    assert "trl" not in {name.partition(".")[0] for name in (*stack, *imports("warm_worker")[1])}
