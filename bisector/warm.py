@@ -34,14 +34,14 @@ class Template:
         self._names: frozenset[str] | None = None
         self.forks = 0
         root = folder / "root"
-        for name in ("home", "tmp", "datasets"):
+        for name in ("home", "work", "tmp", "datasets"):
             (root / name).mkdir(parents=True)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, (folder / "template.log").open("wb") as log:
             self._process = subprocess.Popen(
                 [python, str(WARM_WORKER), str(theirs.fileno()), str(root)],
                 env={**variables, **ONE_THREAD},
-                cwd=folder,
+                cwd=root / "work",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -8,8 +8,8 @@ Only the process that accelerate would start for a training of one process is a 
     template ── supervisor ── launcher (trl.cli:main) ── trainer (accelerate's command)
 
 What is imported must be what a cold process would have imported: never trl, which is the commit's, and
-never with CUDA touched, which no fork survives. The paths that libraries keep from the environment
-variables at their import lie below ROOT; a fork puts its own run's in their place, and nothing can be
+never with CUDA touched, which no fork survives. The paths that libraries keep at their import, from the
+environment variables or the working directory, lie below ROOT; a fork puts its own run's in their place, and nothing can be
 made below ROOT any more.
 """
 
@@ -91,6 +91,7 @@ class _Template:
 
         self.root = root
         self.path = list(sys.path)
+        before = dict(os.environ)
         asked = _AskedNames()
         sys.meta_path.insert(0, asked)
         for name in STACK:
@@ -101,6 +102,7 @@ class _Template:
         loaded = {name.partition(".")[0] for name in sys.modules}
         self.names = (loaded | asked.names | {"sitecustomize", "usercustomize"}) - {"__main__"}
         assert "trl" not in loaded, "trl is the commit's"
+        self.variables = {k: v for k, v in os.environ.items() if before.get(k) != v}
         self.kept = list(_find_paths(root))
         _make_unusable(Path(root))
         gc.collect()
@@ -155,6 +157,7 @@ def _make_unusable(root: Path) -> None:
     """Put a file in the directory's place: whoever still keeps a path below it fails."""
     import shutil
 
+    os.chdir("/")
     shutil.rmtree(root)
     root.touch()
 
@@ -239,6 +242,9 @@ def _launch(template: _Template, spec: Mapping[str, Any]) -> NoReturn:
 def _move_paths(template: _Template, scratch: str) -> None:
     for namespace, name, value in template.kept:
         namespace[name] = type(value)(scratch + str(value)[len(template.root) :])
+    template.kept.clear()
+    for name, text in template.variables.items():
+        template.variables[name] = text.replace(template.root, scratch)
 
 
 class _Trainer:
@@ -295,7 +301,7 @@ def _enter(template: _Template, argv: Sequence[str], env: Mapping[str, str]) -> 
     `__main__` stays the same module, since dill keeps it from its import on.
     """
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update({**template.variables, **env})  # imports set some
     sys.argv, sys.orig_argv = list(argv[1:]), list(argv)
     sys.path[:] = [*filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *template.path]
     importlib.invalidate_caches()
