@@ -95,7 +95,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     assert processes_with(str(found.folder)) == []
 
 
-@pytest.mark.parametrize("name", [config.name for config in SINGLE])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(c.name, marks=() if c.is_canonical else pytest.mark.slow) for c in SINGLE],
+)
 def test_a_warm_trajectory_is_the_cold_one_to_the_bit(place: Place, name: str) -> None:
     cold = place.start(short(name), is_warm=False)
     warm = [wait(place.start(short(name), is_warm=True)) for _ in range(2)]
