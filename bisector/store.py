@@ -432,6 +432,7 @@ class Store:
                 seconds=row["seconds"],
                 log_tail=row["log_tail"],
                 footprint=self._footprint(row["footprint"]),
+                warm=bool(row["warm"]),
             ),
             started=row["started"],
             environment=row["environment"],

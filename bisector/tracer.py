@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 INCOMPLETE = "footprint-incomplete"
 IMPORTERS = ("importlib._bootstrap_external", "_frozen_importlib_external", "zipimport")
 FINDERS = (*IMPORTERS, "importlib.metadata", "importlib_metadata")
+# What opens a script to run it, or a source to show a line of it in a message.
+RUNNERS = ("runpy", "zipimport", "bisector_warm_worker", "traceback", "warnings")
 MOVES = ("os.rename", "os.link", "os.symlink", "os.truncate", "ctypes.dlopen")
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 BLIND = ("-I", "-E", "-S")  # options with which Python leaves out `sitecustomize`, or where it lies
@@ -154,7 +156,7 @@ def _is_code_read(frame: FrameType | None) -> bool:
     """
     while _module(frame) in ("tokenize", "linecache"):
         frame = frame.f_back if frame else None
-    if frame is None or _module(frame) in ("runpy", "zipimport", "traceback", "warnings"):
+    if frame is None or _module(frame) in RUNNERS:
         return True
     back = frame.f_back
     return _module(frame) in IMPORTERS and back is not None and back.f_code.co_name == "get_code"
