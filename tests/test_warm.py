@@ -99,13 +99,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     "name",
     [pytest.param(c.name, marks=() if c.is_canonical else pytest.mark.slow) for c in SINGLE],
 )
-def test_a_warm_trajectory_is_the_cold_one_to_the_bit(place: Place, name: str) -> None:
+def test_a_warm_run_is_the_cold_one_to_the_bit_and_reads_the_same(place: Place, name: str) -> None:
     cold = place.start(short(name), is_warm=False)
     warm = [wait(place.start(short(name), is_warm=True)) for _ in range(2)]
     assert warm[0].status is Status.COMPLETED, warm[0].reason + warm[0].log_tail
-    assert warm[0].trajectory == warm[1].trajectory == wait(cold).trajectory
+    alone = wait(cold)
+    assert warm[0].trajectory == warm[1].trajectory == alone.trajectory
     assert len(warm[0].trajectory) == 3
     assert warm[0].warm
+    assert warm[0].footprint == warm[1].footprint == alone.footprint
+    assert alone.footprint
+    assert {"trl/cli/__init__.py", "trl/trainer/utils.py"} <= alone.footprint.code
 
 
 def test_forks_go_side_by_side(place: Place) -> None:
