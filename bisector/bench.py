@@ -23,7 +23,7 @@ KILLS_UNTIL_CRASH = 5  # a training killed so often at one step is taken to brin
 class Order:
     """A run to make: a config at a commit, for a hunt or (None) for a single question.
 
-    Two orders are the same if hunt, commit, role and the config's name are.
+    Two orders are the same if hunt, commit, role, the config's name and `is_cold` are.
     """
 
     hunt: str | None
@@ -32,6 +32,7 @@ class Order:
     name: str = field(init=False)
     config: Config = field(compare=False)
     environment: Environment = field(compare=False)
+    is_cold: bool = False  # never forked from a warm process
     # Whether it is told after each step to go on or to stop.
     is_led: bool = field(default=False, compare=False)
 
@@ -105,7 +106,7 @@ class Bench:
 
     def _may_be_warm(self, order: Order) -> bool:
         is_allowed = self._warming.may_be_warm(order.config, order.role)
-        return is_allowed and order not in self._must_be_cold
+        return is_allowed and not order.is_cold and order not in self._must_be_cold
 
     def cancel(self, order: Order) -> None:
         """End a run in progress; nothing of it is observed."""

@@ -136,11 +136,10 @@ class Loop:
 
     def _order(self, start: Start) -> Order:
         hunt = self._cases[start.hunt].hunt
-        return Order(
-            hunt.id, start.sha, start.role, hunt.config, hunt.environment, is_led=may_stop(hunt)
-        )
+        asked = hunt.id, start.sha, start.role, hunt.config, hunt.environment
+        return Order(*asked, is_cold=start.is_cold, is_led=may_stop(hunt))
 
 
 def _start(order: Order) -> Start:
     assert order.hunt
-    return Start(order.hunt, order.sha, order.role)
+    return Start(order.hunt, order.sha, order.role, order.is_cold)

@@ -92,6 +92,7 @@ class Start:
     hunt: str
     sha: str
     role: Role
+    is_cold: bool = False  # in processes of its own, through the users' command
 
     @property
     def is_end(self) -> bool:
@@ -397,8 +398,9 @@ def _confirmations(case: Case, chain: Chain) -> list[Start]:
     wanted = []
     for sha in confirmed_commits(case, chain.links):
         results = case.results(sha, Role.CONFIRM)
-        missing = conclude.missing_confirmations(results)
-        wanted += [Start(case.hunt.id, sha, Role.CONFIRM)] * missing
+        is_cold = not any(r.status is not Status.TIMED_OUT and not r.warm for r in results)
+        for number in range(conclude.missing_confirmations(results)):
+            wanted.append(Start(case.hunt.id, sha, Role.CONFIRM, is_cold and number == 0))
     return wanted
 
 

@@ -134,7 +134,7 @@ class Watcher:
         hold, hunt_hold = find_holds(self.session, self.ledger)
         self.snapshot = self.branch.snapshot(time.time(), hold=hold, hunt_hold=hunt_hold)
         running = [
-            Start(flight.order.hunt, flight.order.sha, flight.order.role)
+            Start(flight.order.hunt, flight.order.sha, flight.order.role, flight.order.is_cold)
             for flight in bench.in_flight
             if flight.order.hunt
         ]
@@ -204,7 +204,8 @@ class Watcher:
     def _order(self, work: Start | Make) -> Order:
         if isinstance(work, Start):
             case = next(case for case in self.snapshot.cases if case.hunt.id == work.hunt)
-            return Order(work.hunt, work.sha, work.role, case.hunt.config, case.hunt.environment)
+            asked = work.hunt, work.sha, work.role, case.hunt.config, case.hunt.environment
+            return Order(*asked, is_cold=work.is_cold)
         config = self.branch.configs[work.config]
         return Order(None, work.sha, work.role, config, self.environments[work.config])
 

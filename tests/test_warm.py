@@ -273,7 +273,7 @@ def test_a_crash_counts_only_if_a_cold_run_shows_it(tmp_path: Path) -> None:
             return result.status, result.warm
 
         assert run(shas[0]) == (Status.COMPLETED, True)
-        assert run(shas[0], Role.CONFIRM) == (Status.COMPLETED, False)
+        assert run(shas[0], Role.CONTROL) == (Status.COMPLETED, False)
         assert run(shas[-1]) == (Status.CRASHED, False)
         assert said == []
         assert run(shas[-2]) == (Status.COMPLETED, False)
@@ -285,7 +285,7 @@ def test_a_crash_counts_only_if_a_cold_run_shows_it(tmp_path: Path) -> None:
     assert processes_with(str(tmp_path)) == []
 
 
-def test_a_hunt_searches_warm_and_confirms_cold(tmp_path: Path) -> None:
+def test_a_hunt_searches_warm_and_confirms_once_cold(tmp_path: Path) -> None:
     edits = [Edit("Add a line", "README.md", LINE), Edit("x", "trl/trainer/sft_trainer.py", SCALED)]
     shas = make_history(tmp_path / "repo", Session(Options()), edits)
     args = ("hunt", shas[0], shas[-1], "--repo", "repo", "--suite", "tiny", "--json")
@@ -294,7 +294,10 @@ def test_a_hunt_searches_warm_and_confirms_cold(tmp_path: Path) -> None:
     entry = only_hunt(done.stdout)
     assert entry["culprit"]["sha"] == shas[-1]
     for probe in entry["probes"]:
-        assert probe["warm"] == (probe["role"] != "confirm")
+        assert probe["warm"] or probe["role"] == "confirm"
+    for sha in shas[-2:]:
+        fresh = [p for p in entry["probes"] if (p["role"], p["sha"]) == ("confirm", sha)]
+        assert sorted(probe["warm"] for probe in fresh) == [False, True]
     cold = bisector(tmp_path, *args, "--config", "sft_text", "--no-warm")
     assert not any(probe["warm"] for probe in only_hunt(cold.stdout)["probes"])
     assert processes_with(str(tmp_path)) == []
