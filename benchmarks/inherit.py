@@ -8,6 +8,7 @@ A config is run at `--places` commits, spread evenly; each footprint tells which
 
 import argparse
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 from bisector.bench import Order
@@ -44,7 +45,7 @@ def main() -> None:
     print(f"{commits[0][:10]} … {commits[-1][:10]}, {args.commits} commits")
     for name in dict.fromkeys(name for name, _ in orders):
         touching: set[int] = set()
-        for first, last in zip(parts, parts[1:], strict=False):
+        for first, last in pairwise(parts):
             footprint = runs[orders[name, first]].result.footprint
             assert footprint, runs[orders[name, first]].result.reason
             touching |= {p for p in candidates.touching(footprint) if first < p <= last}

@@ -35,7 +35,7 @@ EFFECTS = {
     "housekeeping",
 }
 STACK = {"torch", "transformers", "trl", "datasets", "accelerate", "kernels", "huggingface_hub"}
-WORKERS = {"worker", "warm_worker"}
+WORKERS = {"worker", "warm_worker", "tracer"}
 IMPURE = {"os", "subprocess", "time", "pathlib", "sqlite3", "git", "shutil", "signal", "tempfile"}
 
 
