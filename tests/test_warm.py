@@ -22,6 +22,7 @@ from bisector.model import Config, Role, Run, RunResult, Status
 from bisector.runner import Job, Running
 from bisector.session import Options, Session
 from bisector.warm import Template
+from bisector.warming import Warming
 
 pytestmark = pytest.mark.trains
 
@@ -298,6 +299,21 @@ def test_a_hunt_searches_warm_and_confirms_once_cold(tmp_path: Path) -> None:
     for sha in shas[-2:]:
         fresh = [p for p in entry["probes"] if (p["role"], p["sha"]) == ("confirm", sha)]
         assert sorted(probe["warm"] for probe in fresh) == [False, True]
-    cold = bisector(tmp_path, *args, "--config", "sft_text", "--no-warm")
-    assert not any(probe["warm"] for probe in only_hunt(cold.stdout)["probes"])
     assert processes_with(str(tmp_path)) == []
+
+
+def test_warm_runs_can_be_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "off.toml").write_text("[train]\nwarm = false\n")
+    off = str(tmp_path / "off.toml")
+    config = short("sft_default")
+    for options, is_warm in (
+        (Options(), True),
+        (Options(warm=False), False),
+        (Options(settings=off), False),
+        (Options(settings=off, warm=True), True),
+    ):
+        warming = Warming(Session(options), tmp_path, print)
+        assert warming.may_be_warm(config, Role.SEARCH) == is_warm
+        assert not warming.may_be_warm(config, Role.CONTROL)
+        assert not warming.may_be_warm(replace(config, num_processes=2), Role.SEARCH)
+        assert not warming.may_be_warm(replace(config, method=None, script="x"), Role.SEARCH)
