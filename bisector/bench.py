@@ -12,7 +12,7 @@ from bisector.errors import InfraError
 from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
 from bisector.runner import Job, KilledError, Running, SupervisorKilledError
 from bisector.session import Session
-from bisector.slots import Slots
+from bisector.slots import Slots, device_of
 from bisector.warming import Warming, is_conclusive
 
 POLL = 0.01  # seconds between looks at running children
@@ -55,7 +55,7 @@ class Bench:
 
     def __init__(self, session: Session, say: Callable[[str], None]) -> None:
         self._session, self._say = session, say
-        self._slots = Slots(_slot_names(session))
+        self._slots = Slots(slot_names(session))
         self._checkouts = session.state / "checkouts" / session.owner
         self._scratch = session.state / "scratch" / session.owner
         self._refused: list[tuple[Order, Run]] = []
@@ -129,11 +129,23 @@ class Bench:
                     continue
             self.in_flight.remove(flight)
             self._clear(flight)
+            if result and self._has_made_room(flight, result):
+                continue
             if result and self._stands(flight.order, result):
                 name = flight.running.job.run
                 run = self._store(flight.order, name, flight.began, result)
                 ended.append((flight.order, run))
         return ended
+
+    def _has_made_room(self, flight: InFlight, result: RunResult) -> bool:
+        """Whether a run found no memory beside another of ours: from now on one goes on a device at a time."""
+        taken = {device_of(slot) for other in self.in_flight for slot in other.slots}
+        is_beside = not taken.isdisjoint(map(device_of, flight.slots))
+        if not (is_beside and result.crash and result.crash.type == "OutOfMemoryError"):
+            return False
+        self._slots.keep_one_a_device()
+        self._say(f"{flight.order.sha[:10]} found no memory beside another run; now one at a time.")
+        return True
 
     def _stands(self, order: Order, result: RunResult) -> bool:
         """Whether what a run showed counts; else it is made again, cold."""
@@ -162,7 +174,8 @@ class Bench:
             result = RunResult(Status.SETUP_FAILED, reason=lack)
             self._refused.append((order, self._store(order, name, self._now(), result)))
             return None
-        gpus = [slot.removeprefix("cuda") for slot in slots if slot.startswith("cuda")]
+        devices = map(device_of, slots)
+        gpus = [device.removeprefix("cuda") for device in devices if device.startswith("cuda")]
         job = Job(
             run=name,
             config=config,
@@ -232,7 +245,10 @@ class Bench:
         return bool(self._session.suite_gpus) and environment.is_device_shared([])
 
 
-def _slot_names(session: Session) -> list[str]:
+def slot_names(session: Session) -> list[str]:
     """Return the device slots that runs of this session may take."""
     gpus = session.suite_gpus
-    return [f"cuda{gpu.index}" for gpu in gpus] or [f"cpu{n}" for n in range(session.jobs)]
+    if not gpus:
+        return [f"cpu{n}" for n in range(session.jobs)]
+    rounds = range(max(-(-session.jobs // len(gpus)), 1))
+    return [f"cuda{gpu.index}" + (f".{n}" if n else "") for n in rounds for gpu in gpus]

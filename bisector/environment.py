@@ -37,14 +37,15 @@ class Gpu:
     name: str
     capability: float
     driver: str
+    memory: int = 0  # bytes
 
 
 def list_gpus() -> list[Gpu]:
     """Return the GPUs, in the driver's order; empty where there is no driver. Touches no CUDA."""
-    query = "index,name,compute_cap,driver_version"
+    query = "index,name,compute_cap,driver_version,memory.total"
     try:
         done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"],
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=30,
@@ -53,7 +54,7 @@ def list_gpus() -> list[Gpu]:
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    return [Gpu(i, name, float(cap), driver) for i, name, cap, driver in rows]
+    return [Gpu(i, name, float(cap), driver, int(mib) << 20) for i, name, cap, driver, mib in rows]
 
 
 def is_device_shared(own: Sequence[int]) -> bool:

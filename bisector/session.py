@@ -20,6 +20,9 @@ from bisector.processes import is_alive, kill_orphans, own_identity
 from bisector.repo import Repository, enclosing_repository
 from bisector.store import Store
 
+# bytes: weights, gradients and Adam's moments of half a billion parameters in fp32 take 8 GB, logits of eight
+# sequences of 1,024 tokens over 152,000 words 5 GB, some three times; computed, not measured
+MEMORY_PER_GPU_JOB = 32 * 10**9
 MEMORY_PER_JOB = 2 * 10**9  # bytes; a tiny training of trl peaks at 1.1 GB here
 
 
@@ -110,10 +113,11 @@ class Session:
 
     @cached_property
     def jobs(self) -> int:
-        """Return how many runs go side by side: one a GPU, or what cores and memory hold."""
+        """Return how many runs go side by side: what the GPUs' memory holds, or cores and memory."""
+        on_gpu = sum(max(gpu.memory // MEMORY_PER_GPU_JOB, 1) for gpu in self.suite_gpus)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         on_cpu = max(min(os.cpu_count() or 1, memory // MEMORY_PER_JOB), 1)
-        return self.options.jobs or self.settings.train.jobs or len(self.suite_gpus) or on_cpu
+        return self.options.jobs or self.settings.train.jobs or on_gpu or on_cpu
 
     @property
     def warm(self) -> bool:

@@ -45,7 +45,7 @@ class Lock:
 
 
 class Slots:
-    """The places for runs on this machine's devices: `names` such as "cpu0" or "cuda1"."""
+    """The places for runs on this machine's devices: `names` such as "cpu0", "cuda1", or "cuda1.1", its second."""
 
     def __init__(self, names: list[str]) -> None:
         folder = Path(tempfile.gettempdir())
@@ -53,10 +53,12 @@ class Slots:
         self._taken: set[str] = set()
 
     def take(self, count: int) -> list[str] | None:
-        """Hold `count` free slots, or all there are if fewer, and return them; None if too few are free."""
+        """Hold free slots of `count` devices, or of all if fewer, and return them; None if too few are free."""
         held: list[str] = []
-        wanted = min(count, len(self._locks))
+        wanted = min(count, len({device_of(name) for name in self._locks}))
         for name, lock in self._locks.items():
+            if device_of(name) in map(device_of, held):
+                continue
             if len(held) < wanted and name not in self._taken and lock.acquire():
                 self._taken.add(name)
                 held.append(name)
@@ -70,6 +72,15 @@ class Slots:
         for name in names:
             self._taken.remove(name)
             self._locks[name].release()
+
+    def keep_one_a_device(self) -> None:
+        """Give up the places beside the first of each device, as soon as they are free."""
+        self._taken |= {name for name in self._locks if name != device_of(name)}
+
+
+def device_of(name: str) -> str:
+    """Return the device of a slot."""
+    return name.partition(".")[0]
 
 
 def _open_for_all(path: Path) -> int:

@@ -1,5 +1,6 @@
 import os
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,9 +90,12 @@ def fake_nvidia_smi(folder: Path, text: str) -> None:
 
 
 def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_nvidia_smi(tmp_path, "0, NVIDIA H100 80GB HBM3, 9.0, 570.1\n1, Tesla T4, 7.5, 570.1")
+    fake_nvidia_smi(
+        tmp_path, "0, NVIDIA H100 80GB HBM3, 9.0, 570.1, 81559\n1, Tesla T4, 7.5, 570.1, 15360"
+    )
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert list_gpus() == [H100, Gpu("1", "Tesla T4", 7.5, "570.1")]
+    t4 = Gpu("1", "Tesla T4", 7.5, "570.1", 15360 << 20)
+    assert list_gpus() == [replace(H100, memory=81559 << 20), t4]
 
 
 def test_a_process_of_somebody_else_on_the_gpu_is_seen(
