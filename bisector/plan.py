@@ -138,8 +138,9 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int =
         useless = [s for s in running if s.role is Role.SEARCH and s not in wanted]
         actions += [Cancel(start) for start in useless]
         for start in wanted:
-            if running[start] > 0:
-                running[start] -= 1
+            its = next((s for s in (start, replace(start, is_cold=True)) if running[s] > 0), None)
+            if its:  # a cold one is as good as any
+                running[its] -= 1
             else:
                 actions.append(start)
         waiting = True

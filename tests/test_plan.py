@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -362,6 +363,28 @@ def test_runs_in_flight_are_not_started_again() -> None:
     ]
     left = next_actions([Case(hunt, commits, ())], [a for a in first[:3] if isinstance(a, Start)])
     assert len(left) == 1
+
+
+def test_a_commit_is_confirmed_twice_and_once_cold_whichever_ends_first() -> None:
+    commits = tuple(f"{n:040d}" for n in range(2))
+    hunt = Hunt("h", "r", *commits, 1, CONFIG, ENVIRONMENT)
+    ends = tuple(
+        Run(f"{n}{sha}", "h", sha, Role.END, training(size), n, "e")
+        for n in range(2)
+        for sha, size in zip(commits, (0.0, 1.0), strict=True)
+    )
+    first = [a for a in next_actions([Case(hunt, commits, ends)], []) if isinstance(a, Start)]
+    assert [(a.sha, a.is_cold) for a in first] == [
+        (commits[0], True),
+        (commits[0], False),
+        (commits[1], True),
+        (commits[1], False),
+    ]
+    for warm in (True, False):
+        ended = Run("c", "h", commits[0], Role.CONFIRM, replace(training(0.0), warm=warm), 9.0, "e")
+        case = Case(hunt, commits, (*ends, ended))
+        assert next_actions([case], [first[0], *first[2:]]) == []
+        assert next_actions([case], first[2:]) == [replace(first[1], is_cold=warm)]
 
 
 def test_the_runs_left_are_known_from_the_start_and_shrink() -> None:
