@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bisector import environment, processes
+from bisector.contents import Footprint
 from bisector.declared import read_declared
 from bisector.errors import InfraError
 from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
@@ -171,7 +172,10 @@ class Bench:
         elif config.script and not (checkout / config.script).is_file():
             lack = f"the commit has no file {config.script}"
         if lack:
-            result = RunResult(Status.SETUP_FAILED, reason=lack)
+            read = Footprint(data=frozenset({config.script} if config.script else ()))
+            is_known = config.method is not None or config.has_footprint
+            footprint = read if is_known else None  # what is declared counts for every footprint
+            result = RunResult(Status.SETUP_FAILED, reason=lack, footprint=footprint)
             self._refused.append((order, self._store(order, name, self._now(), result)))
             return None
         devices = map(device_of, slots)

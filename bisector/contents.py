@@ -14,11 +14,11 @@ class Footprint:
     NAME that was looked for in a package's directory DIR.
     """
 
-    code: frozenset[str]
-    data: frozenset[str]
-    listed: frozenset[str]
-    roots: frozenset[str]
-    sought: frozenset[str]
+    code: frozenset[str] = frozenset()
+    data: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
+    roots: frozenset[str] = frozenset()
+    sought: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from bisector.standing import Settled, Track
 from bisector.telling import Record, Tell
 from bisector.watched import Anchor, Epoch, Inquiry, Regression, Turn
 
-READ = Footprint(frozenset({"t.py"}), frozenset(), frozenset(), frozenset(), frozenset())
+READ = Footprint(frozenset({"t.py"}))
 LIMITS = {"loss": 1e-3, "grad_norm": 1e-1}
 TOLERANCES = Tolerances(LIMITS, {"loss": 1e-5, "grad_norm": 1e-3})
 

@@ -374,3 +374,16 @@ def test_an_audit_runs_commits_that_would_inherit_and_says_where_that_was_wrong(
     assert wrong[0]["reason"].startswith("loss differs by up to 6.0e+00")
     text = bisector(tmp_path, "audit", shas[0], shas[-1], *toy[:-1], "--sample", "20").stdout
     assert text.startswith("6 inherited verdicts held, 5 did not")
+
+
+def test_commits_that_cannot_be_set_up_for_one_reason_are_tried_once(tmp_path: Path) -> None:
+    changes: list[Change] = [{"docs/index.md": str(n)} for n in range(30)]
+    changes[3] = {"train.py": None}
+    changes[12] = {"train.py": TRAIN}
+    changes[16] = {"data/table.txt": "2.0"}
+    entry, shas = hunt_over(tmp_path, changes, "--jobs", "1")
+    assert isinstance(entry["culprit"], dict)
+    assert entry["culprit"]["sha"] == shas[17]
+    assert isinstance(entry["probes"], list)
+    failed = [probe for probe in entry["probes"] if probe["status"] == "setup_failed"]
+    assert len(failed) <= 1
