@@ -20,8 +20,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from synthetic import git, make_repository  # noqa: E402
 
+from bisector.case import Case  # noqa: E402
 from bisector.model import Config, Environment, Hunt, Role, Run, RunResult, Status, Step, Tolerances  # noqa: E402
-from bisector.plan import Case, next_actions  # noqa: E402
+from bisector.plan import next_actions  # noqa: E402
 
 COMMITS = 1000
 CULPRIT = 617

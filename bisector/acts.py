@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bisector.case import Case, Start
 from bisector.kinship import Kin, Reverted
 from bisector.model import Conclusion, Role, Run
-from bisector.plan import Cancel, Case, Conclude, Start
+from bisector.plan import Cancel, Conclude
 from bisector.standing import Left, Track
 from bisector.watched import Epoch, Inquiry, Regression, RegressionState
 

@@ -20,11 +20,11 @@ from bisector.acts import (
     Snapshot,
     Work,
 )
+from bisector.case import Start
 from bisector.compare import deviations
 from bisector.inquest import look_into, set_anchor, why_useless
 from bisector.laws import watch_laws
 from bisector.model import Role
-from bisector.plan import Start
 from bisector.standing import Purpose, Track, Walk, is_useless, walk
 from bisector.watched import Word
 

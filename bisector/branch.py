@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bisector.acts import Snapshot
 from bisector.candidates import Candidates
+from bisector.case import Case
 from bisector.config import references_dir
 from bisector.contents import Footprint
 from bisector.errors import BisectorError
@@ -19,7 +20,6 @@ from bisector.model import (
     RunResult,
     Status,
 )
-from bisector.plan import Case
 from bisector.references import load_reference
 from bisector.repo import Repository
 from bisector.session import Session

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from bisector.case import Case
 from bisector.contents import CommitChange, Footprint
 from bisector.declared import parse_declared
 from bisector.footprint import Sieve, is_same_code, positions_touching
 from bisector.model import Declared
-from bisector.plan import Case
 from bisector.repo import Repository
 
 

@@ -41,8 +41,8 @@ from bisector.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bisector.case import Case
     from bisector.model import Outcome
-    from bisector.plan import Case
     from bisector.progress import TerminalProgress
     from bisector.session import Session
 

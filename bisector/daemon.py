@@ -9,8 +9,9 @@ from weakref import WeakKeyDictionary
 from bisector import plan
 from bisector.bench import POLL, Bench, InFlight, Order
 from bisector.candidates import Candidates
+from bisector.case import Case, Start
 from bisector.model import Conclusion, Run
-from bisector.plan import Action, Cancel, Case, Start
+from bisector.plan import Action, Cancel
 from bisector.recalling import Memory
 from bisector.runner import Running
 from bisector.session import Session

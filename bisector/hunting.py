@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from types import FrameType
 
 from bisector.bench import Bench
+from bisector.case import Case
 from bisector.daemon import Loop, Progress
 from bisector.errors import BisectorError, InfraError
 from bisector.model import MIN_RUNS, Conclusion, Outcome
-from bisector.plan import Case, next_step
+from bisector.plan import next_step
 from bisector.report import Report
 from bisector.reporting import interrupted, report_of
 from bisector.session import HuntOptions, Session, ask

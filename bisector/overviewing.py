@@ -15,13 +15,13 @@ from bisector.acts import Broken
 from bisector.agenda import make_agenda
 from bisector.branch import Branch
 from bisector.bulletin import public
+from bisector.case import Start
 from bisector.config import load_suite
 from bisector.documents import SCHEMA, moment, regression_json
 from bisector.errors import BisectorError
 from bisector.housekeeping import size_of
 from bisector.ledger import Ledger
 from bisector.model import Config
-from bisector.plan import Start
 from bisector.repo import Repository
 from bisector.session import Session
 from bisector.slots import Lock

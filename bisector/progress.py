@@ -8,8 +8,9 @@ from rich.live import Live
 from rich.text import Text
 
 from bisector.bench import InFlight
+from bisector.case import Case
 from bisector.model import Run
-from bisector.plan import Case, runs_left
+from bisector.plan import runs_left
 from bisector.report import duration, printable
 
 REDRAW = 0.5  # seconds

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from bisector.candidates import Candidates
+from bisector.case import Case, Start, may_recall
 from bisector.errors import BisectorError
 from bisector.model import Run, Status
-from bisector.plan import Case, Start, may_recall
 from bisector.session import Session
 from bisector.stopping import horizon, may_stop
 

@@ -20,6 +20,7 @@ from bisector.background import begin
 from bisector.bench import Bench, Order
 from bisector.branch import Branch
 from bisector.bulletin import About
+from bisector.case import Start
 from bisector.config import Settings
 from bisector.delivering import Outbox, open_channels
 from bisector.errors import BisectorError
@@ -27,7 +28,7 @@ from bisector.housekeeping import keep_inside
 from bisector.ledger import Ledger
 from bisector.limiting import DAY, find_holds
 from bisector.model import Environment, Run
-from bisector.plan import Cancel, Conclude, Start
+from bisector.plan import Cancel, Conclude
 from bisector.posting import Poster
 from bisector.recalling import Memory
 from bisector.repo import Repository

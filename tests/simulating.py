@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bisector.acts import Make, Open, Revert, Snapshot
 from bisector.agenda import Agenda, make_agenda
+from bisector.case import Case, Start
 from bisector.contents import Footprint
 from bisector.model import (
     Conclusion,
@@ -22,7 +23,7 @@ from bisector.model import (
     Step,
     Tolerances,
 )
-from bisector.plan import Case, Conclude, Start
+from bisector.plan import Conclude
 from bisector.ruling import Facts, accept, rule
 from bisector.standing import Settled, Track
 from bisector.telling import Record, Tell

@@ -11,7 +11,18 @@ import bisector
 PACKAGE = Path(bisector.__file__).parent
 BASE = {"model", "errors", "series", "watched", "contents"}
 CORE = {
-    *("compare", "judge", "search", "chain", "conclude", "stopping", "plan", "report", "documents"),
+    *(
+        "compare",
+        "judge",
+        "search",
+        "chain",
+        "conclude",
+        "stopping",
+        "case",
+        "plan",
+        "report",
+        "documents",
+    ),
     "footprint",
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bisector.case import Case, Start
 from bisector.model import (
     Conclusion,
     Config,
@@ -23,7 +24,7 @@ from bisector.model import (
     Step,
     Tolerances,
 )
-from bisector.plan import Case, Conclude, Start, expected_runs, next_actions, runs_left
+from bisector.plan import Conclude, expected_runs, next_actions, runs_left
 
 TOLERANCES = Tolerances({"loss": 1e-3, "grad_norm": 1e-1}, {"loss": 1e-5, "grad_norm": 1e-3})
 CONFIG = Config(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_plan import CONFIG, ENVIRONMENT, TOLERANCES
 
+from bisector.case import Case, Start
 from bisector.compare import parting
 from bisector.model import (
     Conclusion,
@@ -20,7 +21,7 @@ from bisector.model import (
     Step,
     Trajectory,
 )
-from bisector.plan import Cancel, Case, Conclude, Start, is_other_end, next_actions, stop_after
+from bisector.plan import Cancel, Conclude, is_other_end, next_actions, stop_after
 
 LENGTH = 20
 
