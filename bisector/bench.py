@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from bisector import environment, processes
 from bisector.contents import Footprint
 from bisector.declared import read_declared
-from bisector.errors import InfraError
+from bisector.errors import InfraError, KilledError, SupervisorKilledError
+from bisector.job import Job
 from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
-from bisector.runner import Job, KilledError, Running, SupervisorKilledError
+from bisector.running import Running
 from bisector.session import Session
 from bisector.slots import Slots, device_of
 from bisector.warming import Warming, is_conclusive

@@ -13,7 +13,7 @@ from bisector.case import Case, Start
 from bisector.model import Conclusion, Run
 from bisector.plan import Action, Cancel
 from bisector.recalling import Memory
-from bisector.runner import Running
+from bisector.running import Running
 from bisector.session import Session
 from bisector.stopping import may_stop
 

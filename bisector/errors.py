@@ -3,6 +3,8 @@
 Exception
 └── BisectorError       a mistake people can mend           exit 1
     └── InfraError      nothing was observed, try again     exit 4
+        └── KilledError     a process of a run was killed
+            └── SupervisorKilledError   the one that watches it
 BaseException
 └── StopError           a signal asked the program to end   exit 130
 """
@@ -19,6 +21,14 @@ class BisectorError(Exception):
 
 class InfraError(BisectorError):
     """The machine failed, not the commit: no observation was made, and state is as it was."""
+
+
+class KilledError(InfraError):
+    """A process of the run was killed; perhaps by a person, perhaps for memory, perhaps by itself."""
+
+
+class SupervisorKilledError(KilledError):
+    """Not the training was killed but what watches it: rarely the commit's doing."""
 
 
 class StopError(BaseException):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bisector import processes, runner
+from bisector.job import Supervisor
 from bisector.model import Config, Environment, Role, RunResult
 from bisector.session import Session
 from bisector.warm import Template
@@ -66,7 +67,7 @@ class Warming:
         self._template = Template(session.python, {**variables, **mark}, folder)
         self._since = self._used = time.monotonic()
 
-    def supervisor(self, checkout: Path) -> runner.Supervisor | None:
+    def supervisor(self, checkout: Path) -> Supervisor | None:
         """Return what a warm run of the checkout is started by; None: it must run cold."""
         if not self._template or self._template.is_dead() or self._template.find_shadow(checkout):
             return None

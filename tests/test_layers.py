@@ -9,7 +9,7 @@ import pytest
 import bisector
 
 PACKAGE = Path(bisector.__file__).parent
-BASE = {"model", "errors", "series", "watched", "contents"}
+BASE = {"model", "errors", "series", "watched", "contents", "job"}
 CORE = {
     *(
         "compare",
@@ -35,6 +35,8 @@ EFFECTS = {
     "declared",
     "environment",
     "runner",
+    "cold",
+    "results",
     "interpreter",
     "slots",
     "warm",

@@ -18,8 +18,10 @@ from bisector.bench import Bench, Order
 from bisector.config import load_suite
 from bisector.declared import read_declared
 from bisector.demonstrating import SCALED, Edit, make_history
+from bisector.errors import SupervisorKilledError
+from bisector.job import Job
 from bisector.model import Config, Role, Run, RunResult, Status
-from bisector.runner import Job, Running
+from bisector.running import Running
 from bisector.session import Options, Session
 from bisector.warm import Template
 from bisector.warming import Warming
@@ -226,7 +228,7 @@ def test_a_training_outlives_the_template_and_a_mark_finds_its_processes(place: 
     while running.steps() < 1:
         time.sleep(0.01)
     processes.kill_run(place.session.owner, running.job.run)
-    with pytest.raises(runner.SupervisorKilledError):
+    with pytest.raises(SupervisorKilledError):
         wait(running)
 
 
