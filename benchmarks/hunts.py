@@ -53,7 +53,7 @@ class Cost:
 
     def __str__(self) -> str:
         steps = sum(len(run.result.trajectory) for run in self.runs)
-        parts = [self._in("end", "noise"), self._in("search"), self._in("confirm")]
+        parts = [self._in("end", "noise"), self._in("search", "control"), self._in("confirm")]
         start = min(run.started for run in self.runs) - self.began
         rest = self.seconds - start - sum(parts)
         split = " ".join(f"{part:7.1f}" for part in (start, *parts, rest))
@@ -66,9 +66,9 @@ class Cost:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("trl")
-    parser.add_argument("--only", nargs="+", choices=["a", "b", "c", "d", "alone"])
+    parser.add_argument("--only", nargs="+", choices=["a", "b", "c", "d", "none", *OFF])
     args = parser.parse_args()
-    sides = args.only or ["a", "b", "c", "d", "alone"]
+    sides = args.only or ["a", "b", "c", "d", "none", *OFF]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder
         tempfile.tempdir = folder
@@ -80,7 +80,7 @@ def main() -> None:
             print(hunt(Path(folder) / "c", args.trl, "(c) hunt"), flush=True)
         if "d" in sides:
             print(hunt_in_service(Path(folder) / "d", args.trl), flush=True)
-        for name in ("none", *OFF) if "alone" in sides else ():
+        for name in (each for each in ("none", *OFF) if each in sides):
             ideas = {**OFF, name: True}
             found = hunt(Path(folder) / f"alone {name}", args.trl, f"hunt, {name} alone", ideas)
             print(found, flush=True)

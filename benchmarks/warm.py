@@ -36,7 +36,7 @@ def main() -> None:
 def time_run(place: Place, steps: int, is_warm: bool) -> tuple[float, float]:
     """Return a run's seconds, and those from its first logged step to its last."""
     began = time.monotonic()
-    running = place.start(short("sft_default", steps), is_warm=is_warm)
+    running = place.start(short("dpo_default", steps), is_warm=is_warm)
     first = last = 0.0
     seen = 0
     while (result := running.poll()) is None:
