@@ -7,7 +7,7 @@ from functools import cached_property
 from bisector.case import Case
 from bisector.contents import CommitChange, Footprint
 from bisector.declared import parse_declared
-from bisector.footprint import Sieve, is_same_code, positions_touching
+from bisector.footprint import Sieve, is_same_code, positions_touching, weigh
 from bisector.model import Declared
 from bisector.repo import Repository
 
@@ -32,7 +32,19 @@ class Candidates:
         """Return a case of this range with the positions that touch the footprints of its runs."""
         footprints = {run.result.footprint for run in case.runs}
         marks = {footprint: self.touching(footprint) for footprint in footprints if footprint}
-        return replace(case, marks=marks)
+        return replace(case, marks=marks, weights=case.weights or self._weigh(case))
+
+    def _weigh(self, case: Case) -> dict[int, float]:
+        """Return how likely each commit is to be the one, by what the good end read."""
+        good = (run.result.footprint for run in case.runs if run.sha == case.hunt.good)
+        footprint = next((each for each in good if each), None)
+        if footprint is None:
+            return {}
+        method = case.hunt.config.method or ""
+        return {
+            position: weigh(self._changes[position - 1], footprint, method)
+            for position in self.touching(footprint)
+        }
 
     def touching(self, footprint: Footprint) -> tuple[int, ...]:
         """Return the positions, ascending, of the commits that can matter to a run of this footprint."""

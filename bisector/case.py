@@ -49,6 +49,8 @@ class Case:
     ignored: int = 0  # runs that were stopped too early to be looked at
     # For each known footprint the positions, ascending, of the commits that touch it.
     marks: Mapping[Footprint, tuple[int, ...]] = field(default_factory=dict)
+    # How likely the commit at a position is to be the one, beside others; 1 where nothing is said.
+    weights: Mapping[int, float] = field(default_factory=dict)
 
     def results(self, sha: str, *roles: Role) -> list[RunResult]:
         """Return the results of the runs made at `sha` for one of `roles`; for any role if none is given."""
@@ -157,7 +159,8 @@ def gather(case: Case, in_flight: Sequence[str] = (), width: int = 1) -> Tested:
     skipped = [order[sha] for sha in case.hunt.skip]
     testing = [order[sha] for sha in in_flight]
     marks = _known_marks(case, order)
-    return Tested(len(case.commits) - 1, results, skipped, testing, width, fresh, marks)
+    length, weights = len(case.commits) - 1, case.weights
+    return Tested(length, results, skipped, testing, width, fresh, marks, weights)
 
 
 def _known_marks(case: Case, order: Mapping[str, int]) -> dict[int, list[int]]:

@@ -38,7 +38,8 @@ class Tested:
     `results` has each tested position's runs, oldest first; `skipped` are the positions that the user ruled
     out, `in_flight` those that are being tested, and `width` is how many may be at once. `fresh` has the
     runs of the confirmation, which go as far as the ends where a probe was stopped before. `marks` has, for
-    positions whose runs' footprints are known, the positions that touch them.
+    positions whose runs' footprints are known, the positions that touch them, and `weights` how likely a
+    position is to hold the change.
     """
 
     length: int
@@ -48,6 +49,7 @@ class Tested:
     width: int = 1
     fresh: Mapping[int, Sequence[RunResult]] = field(default_factory=dict)
     marks: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    weights: Mapping[int, float] = field(default_factory=dict)
 
     def longest(self, position: int) -> RunResult:
         """Return the run that shows most of what a position does: its own, or one that it must be equal to."""
@@ -87,6 +89,7 @@ def follow(tested: Tested, rule: Rule) -> Probes | Chain:
             _read(tested, start, anchor, rule),
             width=tested.width,
             in_flight=tested.in_flight,
+            weights=tested.weights,
         )
         if isinstance(step, Probes):
             return replace(step, found=_links(found), anchor=anchor)

@@ -30,6 +30,7 @@ class FileChange:
     new_mode: str
     old_blob: str
     new_blob: str
+    lines: int = 0  # added and removed; 0 where it is no text
 
 
 @dataclass(frozen=True, slots=True)

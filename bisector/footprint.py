@@ -5,6 +5,7 @@ way, step by step. Whether that is so must never be said wrongly: what is in dou
 """
 
 import ast
+import math
 import re
 import warnings
 from collections.abc import Collection, Iterator
@@ -94,6 +95,18 @@ def is_same_code(old: bytes, new: bytes) -> bool:
 def _squeeze(source: bytes) -> bytes:
     """Return source without what formatting changes: comments, white space, brackets, commas, kind of quotes."""
     return re.sub(rb"#[^\n]*|[\s\\,()]+", b"", source).replace(b"'", b'"')
+
+
+def weigh(change: CommitChange, footprint: Footprint, method: str) -> float:
+    """Return how likely a commit is to be the one, beside others that touch: the more, the more lines of what
+    was read it changes, and four times as likely where it changes a file that is named after the method.
+
+    Of TRL's last 500 commits those that moved a trajectory are found by one bit less so; see the benchmarks.
+    """
+    read = footprint.code | footprint.data
+    files = [file for file in change.files if file.path in read]
+    is_its_own = bool(method) and any(method in basename(file.path) for file in files)
+    return (4.0 if is_its_own else 1.0) * math.log2(2 + sum(file.lines for file in files))
 
 
 def positions_touching(

@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -228,14 +229,15 @@ class Repository:
     def changes(self, commits: Sequence[str]) -> list[CommitChange]:
         """Return what each commit but the first changes against the one before it, renames as two changes."""
         pairs = "".join(f"{new} {old}\n" for old, new in pairwise(commits))
-        options = ("-r", "-z", "-m", "--raw", "--no-renames", "--no-abbrev", "--no-ext-diff")
+        options = ("-r", "-z", "-m", "--raw", "--numstat", "--no-renames", "--no-abbrev")
         with self._open() as repo, tempfile.TemporaryFile() as given:
             given.write(pairs.encode())
             given.seek(0)
             paths = _raw(repo.git.ls_tree("-r", "-z", "--name-only", commits[0], **_RAW)).split(
                 "\0"
             )
-            text = _raw(repo.git.diff_tree(*options, "--stdin", istream=given, **_RAW))
+            how = (*options, "--no-ext-diff", "--stdin")
+            text = _raw(repo.git.diff_tree(*how, istream=given, **_RAW))
         changed = _parse_raw_diff(text)
         tree = _Tree(path for path in paths if path)
         return [
@@ -292,11 +294,17 @@ def _raw(output: bytes) -> str:
 
 
 def _parse_raw_diff(text: str) -> dict[str, list[FileChange]]:
-    """Read `git diff-tree --stdin --raw -z`: a commit's id, then for each file its modes, blobs and path."""
+    """Read `git diff-tree --stdin --raw --numstat -z`: a commit's id, then for each file its modes, blobs and
+    path, then for each file the lines that were added and removed, and its path."""
     found: dict[str, list[FileChange]] = {}
     fields = iter(text.split("\0"))
     files: list[FileChange] = []
     for field in fields:
+        counted = re.match(r"(\d+|-)\t(\d+|-)\t", field)
+        if counted:
+            path, lines = field[counted.end() :], sum(int(n) for n in counted.groups() if n != "-")
+            files[:] = [replace(f, lines=lines) if f.path == path else f for f in files]
+            continue
         if field.startswith(":"):
             old_mode, new_mode, old_blob, new_blob, _ = field[1:].split()
             old_mode, new_mode = (m.replace(_ABSENT, "") for m in (old_mode, new_mode))

@@ -16,12 +16,15 @@ only in the middle of the range is in the footprint of the run that met it, and 
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 from bisector.model import Link, Trajectory, Verdict
+
+NO_WEIGHTS: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ def narrow(
     *,
     width: int = 1,
     in_flight: Collection[int] = (),
+    weights: Mapping[int, float] = NO_WEIGHTS,
 ) -> Probes | Link:
     """Return the next positions to test, `width` at once, or the link that the verdicts have closed.
 
@@ -79,6 +83,9 @@ def narrow(
     ⌈log₂ n⌉ + Σ 2⌈log₂(1 + s)⌉ positions, with n the candidates and s the length of each stretch of
     neighbouring skips that was met; several at once cut what is left into `width` + 1 parts. Between the
     link's ends are only skips, and commits between two skips that are taken to belong to one stretch.
+
+    `weights` say how likely positions are to hold the change; the parts are then equally likely, not equally
+    large, and the search may take one position more than the bound.
     """
     inside = [r for r in readings if start <= r.position <= end]
     good, bad = _bounds(start, end, inside)
@@ -91,7 +98,12 @@ def narrow(
         if beside is None:
             return Link(between.good, between.bad)
         wanted += [beside] if beside not in wanted else []
-    wanted += _cut(between.unknown, wanted, width - len(wanted))
+    likely = [weights.get(p, 1.0) for p in between.unknown]
+    found = _cut(between.unknown, wanted, width - len(wanted), likely, weights.get(bad.first, 1.0))
+    if width == 1 and found and weights:
+        asked = sum(start < r.position < end for r in inside)
+        found = [_within_bound(between.unknown, found[0], search_bound(end - start) + 1 - asked)]
+    wanted += found
     return Probes(tuple(wanted), between.good, between.bad, len(between.unknown) + 1)
 
 
@@ -156,12 +168,19 @@ def _uncovered(positions: Sequence[int], covered: Sequence[tuple[int, int]]) -> 
 # Where to cut
 
 
-def _cut(unknown: Sequence[int], taken: Sequence[int], count: int) -> list[int]:
-    """Return `count` unknown positions that, with those taken already, leave the smallest widest part."""
+def _cut(
+    unknown: Sequence[int], taken: Sequence[int], count: int, likely: Sequence[float], last: float
+) -> list[int]:
+    """Return `count` unknown positions that, with those taken already, leave parts as alike as can be.
+
+    `likely` are the weights of the unknown positions, and `last` is that of the bad one behind them.
+    """
+    reach = [0.0, *accumulate(likely), sum(likely) + last]
     edges = [-1, *(bisect_left(unknown, p) for p in sorted(taken)), len(unknown)]
     free = [b - a - 1 for a, b in pairwise(edges)]
     cuts = [0] * len(free)
-    parts = [(float(-n), i) for i, n in enumerate(free) if n > 0]
+    sizes = [reach[b + 1] - reach[a + 1] for a, b in pairwise(edges)]
+    parts = [(-sizes[i], i) for i, n in enumerate(free) if n > 0]
     heapq.heapify(parts)
     for _ in range(max(count, 0)):
         if not parts:
@@ -169,11 +188,26 @@ def _cut(unknown: Sequence[int], taken: Sequence[int], count: int) -> list[int]:
         _, i = heapq.heappop(parts)
         cuts[i] += 1
         if cuts[i] < free[i]:
-            heapq.heappush(parts, (1 - (free[i] + 1) / (cuts[i] + 1), i))
+            heapq.heappush(parts, (-sizes[i] / (cuts[i] + 1), i))
     found = []
-    for edge, room, k in zip(edges, free, cuts, strict=False):
-        found += [unknown[edge + j * (room + 1) // (k + 1)] for j in range(1, k + 1)]
+    for edge, room, k, size in zip(edges, free, cuts, sizes, strict=False):
+        index = edge
+        for j in range(1, k + 1):
+            until = reach[edge + 1] + j * size / (k + 1)
+            likeliest = bisect_right(reach, until * (1 + 1e-12)) - 2
+            index = min(max(likeliest, index + 1), edge + room - k + j)
+            found.append(unknown[index])
     return [p for p in found if p not in taken]
+
+
+def _within_bound(unknown: Sequence[int], position: int, left: int) -> int:
+    """Return the position nearest the given one behind which, and up to which, `left` - 1 probes are enough."""
+    most = 1 << max(left - 1, 0)  # candidates that so many probes tell apart
+    index, count = bisect_left(unknown, position), len(unknown)
+    lowest, highest = count - most, most - 1
+    if lowest > highest:
+        return unknown[(count + 1) // 2 - 1]
+    return unknown[min(max(index, lowest, 0), highest, count - 1)]
 
 
 # A stretch of skips around the middle, with what is known of it:

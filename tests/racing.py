@@ -1,7 +1,7 @@
 """Searches in memory whose probes take time: several at once, and what an answer makes useless is cancelled."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from bisector.model import Link, Verdict
 from bisector.search import Reading, narrow
@@ -17,6 +17,7 @@ class Race:
     seconds: Callable[[], float] = lambda: 1.0
     skips: frozenset[int] = frozenset()
     marks: Sequence[int] | None = None  # the commits that touch what every run reads
+    weights: Mapping[int, float] = field(default_factory=dict)
 
     def run(self) -> tuple[Link, float, int, int]:
         """Return the answer, how long it took, and how many probes ended and were cancelled."""
@@ -34,6 +35,7 @@ class Race:
                 [*ends, *(Reading(p, v, self.marks) for p, v in verdicts.items())],
                 width=self.width,
                 in_flight=in_flight,
+                weights=self.weights,
             )
             if isinstance(step, Link):
                 return step, now, len(verdicts), cancelled + len(in_flight)

@@ -127,6 +127,27 @@ def test_how_many_run_at_once_and_how_long_they_take_changes_no_answer(
     assert many == alone
 
 
+@given(st.integers(1, 400), st.integers(1, 4), st.integers(0, 2**32), st.data())
+@settings(max_examples=200, deadline=None)
+def test_what_is_likely_changes_the_order_and_no_answer(
+    commits: int, width: int, seed: int, data: st.DataObject
+) -> None:
+    culprit = data.draw(st.integers(1, commits))
+    rng = Random(seed)
+    weights = {p: rng.choice([1.0, 1.0, 2.0, 5.0, 40.0]) for p in range(1, commits + 1)}
+    link, _, probes, _ = Race(commits, culprit, width, weights=weights).run()
+    assert link == Link(culprit - 1, culprit)
+    if width == 1:
+        assert probes <= search_bound(commits) + 1
+
+
+def test_a_likely_commit_is_told_apart_sooner() -> None:
+    weights = {700: 500.0}
+    assert Race(1024, 700, 1, weights=weights).run()[2] <= 4
+    assert Race(1024, 700, 1).run()[2] == 10
+    assert Race(1024, 1, 1, weights=weights).run()[2] <= 11
+
+
 def test_what_an_answer_has_made_useless_is_not_wanted_any_more() -> None:
     first = narrow(0, 90, [], width=2)
     assert isinstance(first, Probes)
