@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bisector import environment, processes
 from bisector.contents import Footprint
@@ -174,7 +175,9 @@ class Bench:
             lack = f"the commit has no file {config.script}"
         if lack:
             read = Footprint(data=frozenset({config.script} if config.script else ()))
-            is_known = config.method is not None or config.has_footprint
+            is_known = config.method is not None or (
+                config.has_footprint and not _has_link(checkout, config.script or "")
+            )
             footprint = read if is_known else None  # what is declared counts for every footprint
             result = RunResult(Status.SETUP_FAILED, reason=lack, footprint=footprint)
             self._refused.append((order, self._store(order, name, self._now(), result)))
@@ -248,6 +251,12 @@ class Bench:
 
     def _is_crowded(self) -> bool:
         return bool(self._session.suite_gpus) and environment.is_device_shared([])
+
+
+def _has_link(checkout: Path, path: str) -> bool:
+    """Whether a link lies on the way to a file of the checkout, so that more than its own path matters."""
+    file = checkout / path
+    return any(each.is_symlink() for each in (file, *file.parents) if each.is_relative_to(checkout))
 
 
 def slot_names(session: Session) -> list[str]:

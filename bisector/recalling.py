@@ -9,7 +9,7 @@ from bisector.model import Run, Status
 from bisector.session import Session
 from bisector.stopping import horizon, may_stop
 
-ELSEWHERE = 20  # of the newest runs of commits outside the range, how many are looked at for an end
+LOOKED_AT = 20  # of the newest runs, for one that stands for the good end
 
 
 class Memory:
@@ -46,31 +46,21 @@ def _is_enough(case: Case, start: Start, run: Run) -> bool:
 def _equal_runs(
     session: Session, case: Case, start: Start, candidates: Candidates | None
 ) -> Iterator[Run]:
-    """Yield the stored runs of the config and environment that must be equal to a run of the commit: those of
-    the commit itself, and of those that differ from it in nothing that the run read."""
+    """Yield the stored runs of the config and environment that must be equal to a run of the commit.
+
+    They are those of the commit itself and, for the good end, which has a fresh run as control, those of commits
+    that differ from it in nothing that the run read.
+    """
     store, hunt = session.store, case.hunt
     question = hunt.config.digest, hunt.environment.id
     yield from store.runs_answering(*question, start.sha)
-    if candidates is None:
+    if candidates is None or start.sha != hunt.good:
         return
-    position = case.commits.index(start.sha)
-    for place, sha in enumerate(case.commits):
-        if sha == start.sha:
-            continue
-        first, last = sorted((place, position))
-        for run in store.runs_answering(*question, sha):
-            footprint = run.result.footprint
-            marks = candidates.touching(footprint) if footprint else range(len(case.commits))
-            if not any(first < mark <= last for mark in marks):
-                yield run
-    if not start.is_end:
-        return
-    for run in store.newest_runs(*question, ELSEWHERE):
+    for run in store.newest_runs(*question, LOOKED_AT):
         footprint = run.result.footprint
-        if footprint and run.sha not in case.commits:
+        if footprint and run.sha != start.sha:
             try:
-                between = Candidates(session.repository, [run.sha, start.sha])
-                if not between.touching(footprint):
+                if not Candidates(session.repository, [run.sha, start.sha]).touching(footprint):
                     yield run
             except BisectorError:  # a commit that is gone
                 continue

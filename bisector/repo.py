@@ -328,9 +328,13 @@ class _Tree:
             for place in _upward(file.path) if more else ():
                 before.setdefault(place, self._below[place])
                 self._below[place] += more
-        return frozenset(
-            place for place, n in before.items() if bool(n) != bool(self._below[place])
-        )
+        found = {place for place, n in before.items() if bool(n) != bool(self._below[place])}
+        # and what is there still, but as another kind: a file, a link, a directory
+        for file in files:
+            is_kept = bool(before.get(file.path, 1)) and bool(self._below[file.path])
+            if is_kept and file.old_mode[:3] != file.new_mode[:3]:
+                found.add(file.path)
+        return frozenset(found)
 
 
 def _upward(path: str) -> Iterator[str]:

@@ -163,7 +163,8 @@ def lines(report: Report) -> list[tuple[str, str]]:
             found.append(("open", "the bad end is not wholly explained by what is named here"))
     if conclusion.compared_steps and horizon(report.hunt, report.runs) == conclusion.compared_steps:
         steps = count(conclusion.compared_steps, "step")
-        found.append(("compared", f"the first {steps} of each run; --thorough compares all"))
+        text = f"the first {steps} of each run; --thorough also finds what moved later ones"
+        found.append(("compared", text))
     found += [("note", printable(note)) for note in conclusion.notes]
     found += [("advice", printable(line)) for line in report.advice]
     found.append(("range", _range(report)))

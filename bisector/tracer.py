@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 TYPE_CHECKING = False
@@ -30,9 +30,11 @@ IMPORTERS = ("importlib._bootstrap_external", "_frozen_importlib_external", "zip
 FINDERS = (*IMPORTERS, "importlib.metadata", "importlib_metadata")
 # What opens a script to run it, or a source to show a line of it in a message.
 RUNNERS = ("runpy", "zipimport", "bisector_warm_worker", "traceback", "warnings")
-MOVES = ("os.rename", "os.link", "os.symlink", "os.truncate", "ctypes.dlopen")
+MOVES = ("os.rename", "os.link", "os.truncate", "ctypes.dlopen", "sqlite3.connect")
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
-BLIND = ("-I", "-E", "-S")  # options with which Python leaves out `sitecustomize`, or where it lies
+BLIND = "IES"  # options with which Python leaves out `sitecustomize`, or where it lies
+OWN = ("PYTHONPATH", "BISECTOR_CHECKOUT")  # variables of every training that name the checkout
+MOST_LINKS = 40  # on the way to one file, as the kernel has it
 
 
 def trace(folder: str, checkout: str) -> None:
@@ -45,23 +47,26 @@ def trace(folder: str, checkout: str) -> None:
 class _Tracer:
     def __init__(self, folder: str, checkout: str) -> None:
         self._folder, self._checkout = folder, checkout
+        self._front = os.path.join(os.path.dirname(folder), "front")
+        self._installed = tuple({sys.prefix + os.sep, sys.base_prefix + os.sep})
         self._seen: set[tuple[str, str]] = set()
 
     def hear(self, event: str, args: tuple[Any, ...]) -> None:
         """Take one audit event."""
         try:
             if event == "open":
-                self._take(args[0], "code" if _is_code_read(_caller()) else "data")
+                self._take_file(args[0], "code" if _is_code_read(_caller()) else "data")
             elif event in ("os.listdir", "os.scandir"):
-                if _module(_caller()) not in FINDERS:
-                    self._take("." if args[0] is None else args[0], "listed")
+                self._take_listing("." if args[0] is None else args[0], _module(_caller()))
             elif event in MOVES:
                 for path in args[:2]:
-                    self._take(path, "data")
+                    self._take_file(path, "data")
             elif event in STARTS:
-                self._follow(event, args)
-            elif event == "os.system" and self._checkout in os.fsdecode(args[0]) + os.getcwd():
-                self.give_up()
+                self._follow(args)
+            elif event == "os.system":
+                self._follow(("/bin/sh", [args[0]], None))
+            elif event in ("os.putenv", "os.unsetenv"):
+                self._keep_tracing(*map(os.fsdecode, args))
         except BaseException:
             self.give_up()
 
@@ -71,7 +76,7 @@ class _Tracer:
             for folder in list(sys.path if path is None else path):
                 if not isinstance(folder, str):
                     continue
-                if self._checkout not in folder and os.path.isabs(folder):
+                if folder.startswith(self._installed) and not self._is_inside(folder):
                     continue
                 if path is None:
                     self._take(folder, "roots")
@@ -85,15 +90,35 @@ class _Tracer:
         with suppress(OSError):  # nothing can be written any more: the run will not end well either
             os.close(os.open(os.path.join(self._folder, INCOMPLETE), os.O_CREAT | os.O_WRONLY))
 
-    def _take(self, given: Any, kind: str) -> None:
+    def _take_listing(self, given: Any, lister: str) -> None:
+        """Take a listing: what `importlib.metadata` lists is a place of distributions, as the import path is."""
+        if lister not in IMPORTERS:
+            self._take(given, "roots" if lister in FINDERS else "listed")
+
+    def _take_file(self, given: Any, kind: str) -> None:
+        """Take a file. A directory of the checkout that is opened, moved or linked cannot be followed further."""
+        real = self._take(given, kind)
+        if real and os.path.isdir(real):
+            self.give_up()
+
+    def _take(self, given: Any, kind: str) -> str:
+        """Take a path: every link in the checkout on the way to it, and where it really leads, which is returned;
+        empty where that is not in the checkout."""
         if not isinstance(given, str | bytes | os.PathLike):
-            return
-        path = os.path.abspath(os.fsdecode(given))
-        if not self._is_inside(path):
-            return
-        for each in (path, os.path.realpath(path)):
-            found = kind, os.path.relpath(each, self._checkout)
-            if self._is_inside(each) and found not in self._seen:
+            return ""
+        path = os.path.join(os.getcwd(), os.fsdecode(given))
+        if path.startswith(self._installed) and not self._is_inside(path):
+            return ""
+        *links, real = _ways(path)
+        for each in links:
+            self._note("data", each)
+        self._note(kind, real)
+        return real if self._is_inside(real) else ""
+
+    def _note(self, kind: str, path: str) -> None:
+        if self._is_inside(path):
+            found = kind, os.path.relpath(path, self._checkout)
+            if found not in self._seen:
                 self._write(found)
                 self._seen.add(found)
 
@@ -108,19 +133,31 @@ class _Tracer:
         finally:
             os.close(file)
 
-    def _follow(self, event: str, args: tuple[Any, ...]) -> None:
+    def _follow(self, args: Sequence[Any]) -> None:
         """Take the start of a process, which is traced too where it is a Python that loads `sitecustomize`."""
         program, words, folder, variables = args if len(args) == 4 else (*args[:2], None, args[2])
         listed = [words] if isinstance(words, str | bytes | os.PathLike) else list(words or ())
-        given = [os.fsdecode(word) for word in listed]
-        given.append(os.path.abspath(os.fsdecode(folder or ".")))
+        given = [os.fsdecode(each) for each in (program, *listed)]
         env = dict(os.environ if variables is None else variables)
         known = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
-        if os.path.basename(os.fsdecode(program)).startswith("python"):
-            if known.get("BISECTOR_RUN_DIR") == self._folder and not set(given) & set(BLIND):
-                return
-            given.append(known.get("PYTHONPATH", ""))
+        is_python = os.path.basename(given[0]).startswith("python")
+        if is_python and self._reaches(known) and not _is_blind(given[2:]):
+            return
+        given.append(os.path.abspath(os.fsdecode(folder or ".")))
+        given += [text for name, text in known.items() if is_python or name not in OWN]
         if any(self._checkout in text for text in given):
+            self.give_up()
+
+    def _reaches(self, variables: Mapping[str, str]) -> bool:
+        """Whether a Python that is started with these variables is traced."""
+        is_recorded = variables.get("BISECTOR_RUN_DIR") == self._folder
+        paths = variables.get("PYTHONPATH", "").split(os.pathsep)
+        return is_recorded and paths[0] == self._front and not variables.get("PYTHONHOME")
+
+    def _keep_tracing(self, name: str, value: str = "") -> None:
+        """Take a change of this process's variables, which children may inherit without an event."""
+        is_ours = name in ("PYTHONPATH", "PYTHONHOME", "BISECTOR_RUN_DIR", "BISECTOR_CHECKOUT")
+        if is_ours and not self._reaches({**os.environ, name: value}):
             self.give_up()
 
 
@@ -159,4 +196,36 @@ def _is_code_read(frame: FrameType | None) -> bool:
     if frame is None or _module(frame) in RUNNERS:
         return True
     back = frame.f_back
-    return _module(frame) in IMPORTERS and back is not None and back.f_code.co_name == "get_code"
+    is_loading = back is not None and back.f_code.co_name == "get_code"
+    return _module(frame) in IMPORTERS and is_loading and _module(back) in IMPORTERS
+
+
+def _is_blind(words: Sequence[str]) -> bool:
+    """Whether a Python that is started with these words leaves out what traces it."""
+    for word in words:
+        if not word.startswith("-") or word.startswith(("--", "-c", "-m")):
+            return False
+        if not word.startswith(("-W", "-X")) and set(word) & set(BLIND):
+            return True
+    return False
+
+
+def _ways(path: str) -> list[str]:
+    """Return the links on the way of an absolute path, and at last where it really leads."""
+    left, here, links = path.split(os.sep)[::-1], "", []
+    while left:
+        name = left.pop()
+        if name == "..":
+            here = os.path.dirname(here)
+        elif name not in ("", "."):
+            here = f"{here}/{name}"
+            try:
+                target = os.readlink(here)
+            except OSError:
+                continue
+            links.append(here)
+            if len(links) > MOST_LINKS:
+                raise OSError("too many links")
+            here = "" if target.startswith(os.sep) else os.path.dirname(here)
+            left += target.split(os.sep)[::-1]
+    return [*links, here or os.sep]

@@ -183,7 +183,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Footprint
 def test_a_run_leaves_all_that_its_processes_read(base: tuple[Path, str, Footprint]) -> None:
     footprint = base[2]
     assert {"train.py", "lib/__init__.py", "lib/core.py", "child.py"} <= footprint.code
-    read = {"data/table.txt", "child.txt", "forked.txt", "link/inner.txt", "place/inner.txt"}
+    read = {"data/table.txt", "child.txt", "forked.txt", "link", "place/inner.txt"}
     assert read <= footprint.data
     assert not footprint.data & footprint.code
     assert footprint.listed == {"parts"}
@@ -387,3 +387,103 @@ def test_commits_that_cannot_be_set_up_for_one_reason_are_tried_once(tmp_path: P
     assert isinstance(entry["probes"], list)
     failed = [probe for probe in entry["probes"] if probe["status"] == "setup_failed"]
     assert len(failed) <= 1
+
+
+ROUNDABOUT: dict[str, tuple[str, Change]] = {
+    "a chain of links": (
+        "open(here + '/first/inner.txt').close()",
+        {"second": LINK + "other"},
+    ),
+    "through a link and back": (
+        "open(here + '/link/../data/table.txt').close()",
+        {"link": LINK + "other"},
+    ),
+    "a link from outside": (
+        "os.symlink(here + '/parts', 'way'); open('way/a.txt').close()",
+        {"parts/a.txt": "x"},
+    ),
+    "by the working directory": (
+        "os.chdir(here); open('/proc/self/cwd/parts/a.txt').close()",
+        {"parts/a.txt": "x"},
+    ),
+    "a directory that was moved away": (
+        "os.rename(here + '/parts', 'away'); open('away/a.txt').close(); os.rename('away', here + '/parts')",
+        {"parts/a.txt": "x"},
+    ),
+    "beneath an open directory": (
+        "fd = os.open(here + '/parts', os.O_RDONLY); os.open('a.txt', os.O_RDONLY, dir_fd=fd)",
+        {"parts/a.txt": "x"},
+    ),
+    "a database": (
+        "import sqlite3; sqlite3.connect(here + '/parts/a.txt')",
+        {"parts/a.txt": "x"},
+    ),
+    "a child with an import path of its own": (
+        "subprocess.run([sys.executable, '-c', 'import unused'],"
+        " env={**os.environ, 'PYTHONPATH': here + '/lib'}, check=True)",
+        {"lib/unused.py": "x = 9\n"},
+    ),
+    "a child of an import path that was changed before": (
+        "os.environ['PYTHONPATH'] = here + '/lib'\n"
+        "import multiprocessing.util as u\n"
+        "u.spawnv_passfds(os.fsencode(sys.executable), [sys.executable, '-c', 'import unused'], [])",
+        {"lib/unused.py": "x = 9\n"},
+    ),
+    "options written together": (
+        "subprocess.run([sys.executable, '-Es', here + '/parts/../lib/unused.py'], check=True)",
+        {"lib/unused.py": "x = 9\n"},
+    ),
+    "a child that is told by a variable": (
+        "subprocess.run(['sh', '-c', 'cat $PLACE/a.txt'], env={**os.environ, 'PLACE': here + '/parts'})",
+        {"parts/a.txt": "x"},
+    ),
+    "distributions": (
+        "import importlib.metadata as m; list(m.distributions(path=[here + '/data']))",
+        {"data/x-1.dist-info/METADATA": "Name: x\nVersion: 1\n"},
+    ),
+    "a directory in the place of a listed file": (
+        "list(os.walk(here + '/parts'))",
+        {"parts/a.txt": None, "parts/a.txt/b": ""},
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "change"), ROUNDABOUT.values(), ids=ROUNDABOUT.keys())
+def test_what_is_read_in_a_roundabout_way_is_seen_or_there_is_no_footprint(
+    tmp_path: Path, code: str, change: Change
+) -> None:
+    script = TRAIN.replace("value = lib", f"{code}\nvalue = lib")
+    links = {"link": LINK + "place", "first": LINK + "second", "second": LINK + "place"}
+    shas = commit_each(tmp_path / "repo", [{**BASE, **links, "train.py": script}, change])
+    footprint = run_of(tmp_path, shas[0])
+    if footprint:
+        repository = Repository(str(tmp_path / "repo"), tmp_path)
+        assert Candidates(repository, shas).touching(footprint) == (1,)
+
+
+def test_one_stored_run_never_stands_for_both_ends(tmp_path: Path) -> None:
+    """What the hook cannot see must not make ends agree of which one was never run."""
+    peeks = TRAIN.replace(
+        "out = sys", "value += os.stat(os.path.join(here, 'docs', 'index.md')).st_size\nout = sys"
+    )
+    changes: list[Change] = [{"lib/unused.py": f"x = {n}\n"} for n in range(6)]
+    changes[3] = {"docs/index.md": "longer"}
+    shas = commit_each(
+        tmp_path / "repo", [{**BASE, "link": LINK + "place", "train.py": peeks}, *changes]
+    )
+    run_of(tmp_path, shas[0])
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["culprit"]["sha"] == shas[4]
+
+
+def test_a_script_behind_a_link_that_is_missing_for_a_while_hides_nothing(tmp_path: Path) -> None:
+    changes: list[Change] = [{"docs/index.md": str(n)} for n in range(18)]
+    changes[3] = {"real/train.py": None}
+    changes[11] = {"real/train.py": TRAIN}
+    changes[14] = {"data/table.txt": "2.0"}
+    script = TRAIN.replace("os.path.abspath(__file__)", "os.path.abspath(sys.argv[0])")
+    base = {**BASE, "link": LINK + "place", "train.py": LINK + "real/train.py"}
+    shas = commit_each(tmp_path / "repo", [{**base, "real/train.py": script}, *changes])
+    (tmp_path / "toy.toml").write_text(SUITE)
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    assert entry["culprit"]["sha"] == shas[15]
