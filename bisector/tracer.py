@@ -65,7 +65,7 @@ class _Tracer:
                 self._follow(args)
             elif event == "os.system":
                 self._follow(("/bin/sh", [args[0]], None))
-            elif event in ("os.putenv", "os.unsetenv"):
+            elif event == "os.putenv":
                 self._keep_tracing(*map(os.fsdecode, args))
         except BaseException:
             self.give_up()
@@ -154,10 +154,18 @@ class _Tracer:
         paths = variables.get("PYTHONPATH", "").split(os.pathsep)
         return is_recorded and paths[0] == self._front and not variables.get("PYTHONHOME")
 
-    def _keep_tracing(self, name: str, value: str = "") -> None:
-        """Take a change of this process's variables, which children may inherit without an event."""
-        is_ours = name in ("PYTHONPATH", "PYTHONHOME", "BISECTOR_RUN_DIR", "BISECTOR_CHECKOUT")
-        if is_ours and not self._reaches({**os.environ, name: value}):
+    def _keep_tracing(self, name: str, value: str) -> None:
+        """Take a variable of this process that is set: children may inherit it without an event of their own.
+
+        What is unset is not looked at: `datasets` clears all variables for a moment.
+        """
+        is_kept = {
+            "PYTHONPATH": value.partition(os.pathsep)[0] == self._front,
+            "PYTHONHOME": False,
+            "BISECTOR_RUN_DIR": value == self._folder,
+            "BISECTOR_CHECKOUT": value == self._checkout,
+        }
+        if not is_kept.get(name, True):
             self.give_up()
 
 
