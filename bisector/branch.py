@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bisector.acts import Snapshot
-from bisector.candidates import Candidates
+from bisector.candidates import Candidates, Ranges
 from bisector.case import Case
 from bisector.config import references_dir
 from bisector.contents import Footprint
@@ -48,7 +48,7 @@ class Branch:
         self._by_digest: dict[str, list[str]] = {}
         for config in configs:
             self._by_digest.setdefault(config.digest, []).append(config.name)
-        self._same_code: dict[tuple[str, str], bool] = {}
+        self._windows = Ranges(session, repository)
         self._take([])
         self._runs: dict[str, dict[str, tuple[Run, ...]]] = {name: {} for name in self.configs}
         self._kept: set[str] = set()
@@ -63,9 +63,7 @@ class Branch:
     def _take(self, line: list[str]) -> None:
         self._line = line
         self._order = {sha: position for position, sha in enumerate(line)}
-        self._candidates: dict[
-            tuple[str, ...], Candidates
-        ] = {}  # of the window, and of hunts' ranges
+        self._windows.forget()
 
     def move_to(self, head: str) -> None:
         """Take a head, of a branch that may have been pushed anew."""
@@ -203,7 +201,7 @@ class Branch:
     def _touching(self, runs: Mapping[str, Sequence[Run]]) -> dict[Footprint, frozenset[str]]:
         """Return the commits of the window that touch each footprint of these runs."""
         window = tuple(self._line[-WINDOW:])
-        candidates = self.candidates_of(window)
+        candidates = self.candidates(window)
         if candidates is None:
             return {}
         footprints = {run.result.footprint for some in runs.values() for run in some}
@@ -213,13 +211,9 @@ class Branch:
             if footprint
         }
 
-    def candidates_of(self, commits: tuple[str, ...]) -> Candidates | None:
+    def candidates(self, commits: tuple[str, ...]) -> Candidates | None:
         """Return what tells which of these commits can matter; None where the settings do not ask for it."""
-        if not self._session.settings.train.footprints:
-            return None
-        if commits not in self._candidates:
-            self._candidates[commits] = Candidates(self._repository, commits, self._same_code)
-        return self._candidates[commits]
+        return self._windows.candidates(commits)
 
     def _settle(self, name: str, anchor: Anchor) -> Settled | None:
         if anchor.path:
@@ -274,8 +268,7 @@ class Branch:
                     conclusions[id_] = Conclusion(Outcome.CONTRADICTION, reason)
                     continue
                 case = Case(hunt, self._ranges[id_], store.runs_of(id_))
-                candidates = self.candidates_of(case.commits)
-                cases.append(candidates.mark(case) if candidates else case)
+                cases.append(self._windows.mark(case))
         return cases, conclusions
 
     def _is_ours(self, hunt: str) -> bool:

@@ -10,6 +10,7 @@ from bisector.declared import parse_declared
 from bisector.footprint import Sieve, is_same_code, positions_touching, weigh
 from bisector.model import Declared
 from bisector.repo import Repository
+from bisector.session import Session
 
 
 class Candidates:
@@ -96,3 +97,29 @@ class Candidates:
         contents = iter(self._repository.read([blob for pair in wanted for blob in pair]))
         for pair, old, new in zip(wanted, contents, contents, strict=True):
             self._same[pair] = old is not None and new is not None and is_same_code(old, new)
+
+
+class Ranges:
+    """The candidates of each range that is asked for; None while the settings do not ask for footprints."""
+
+    def __init__(self, session: Session, repository: Repository) -> None:
+        self._session, self._repository = session, repository
+        self._known: dict[tuple[str, ...], Candidates] = {}
+        self._same_code: dict[tuple[str, str], bool] = {}
+
+    def candidates(self, commits: tuple[str, ...]) -> Candidates | None:
+        """Return what tells which of these commits can matter."""
+        if not self._session.settings.train.footprints:
+            return None
+        if commits not in self._known:
+            self._known[commits] = Candidates(self._repository, commits, self._same_code)
+        return self._known[commits]
+
+    def mark(self, case: Case) -> Case:
+        """Return a case with the commits that can matter to its runs."""
+        candidates = self.candidates(case.commits)
+        return candidates.mark(case) if candidates else case
+
+    def forget(self) -> None:
+        """Drop the ranges, of a branch that has moved; what was compared stays known."""
+        self._known.clear()

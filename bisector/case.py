@@ -129,7 +129,7 @@ def _look_over(case: Case, steps: int | None, searching: Sequence[str], width: i
         return Look(case, ends, horizon=steps)
     length = prefix_length(case.hunt.config) if steps else 0
     rule = _rule(case, ends, length)
-    step = follow_chain(case, rule, searching, width) if rule else None
+    step = follow(gather(case, searching, width), rule) if rule else None
     return Look(case, ends, rule, step, steps)
 
 
@@ -137,13 +137,6 @@ def _rule(case: Case, ends: Ends | Crash, steps: int) -> Rule | None:
     if isinstance(ends, Crash):
         return Rule({}, crash=ends)
     return make_rule(ends, case.hunt.config.tolerances, exact=case.hunt.exact, whole=steps)
-
-
-def follow_chain(
-    case: Case, rule: Rule, in_flight: Sequence[str] = (), width: int = 1
-) -> Probes | Chain:
-    """Return the commits to test next, or the chain of changes, over the case's commits."""
-    return follow(gather(case, in_flight, width), rule)
 
 
 def gather(case: Case, in_flight: Sequence[str] = (), width: int = 1) -> Tested:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from bisector import plan
 from bisector.bench import POLL, Bench, InFlight, Order
-from bisector.candidates import Candidates
+from bisector.candidates import Ranges
 from bisector.case import Case, Start
 from bisector.model import Conclusion, Run
 from bisector.plan import Action, Cancel
@@ -37,7 +37,7 @@ class Loop:
     def __init__(self, session: Session, bench: Bench, progress: Progress) -> None:
         self._session, self._bench, self._progress = session, bench, progress
         self._cases: dict[str, Case] = {}
-        self._candidates: dict[tuple[str, ...], Candidates] = {}  # of each range
+        self._ranges = Ranges(session, session.repository)
         self._memory = Memory(session)
         self._actions: list[Action] = []
         self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
@@ -46,7 +46,7 @@ class Loop:
 
     def run(self, cases: list[Case], is_stopped: Callable[[], bool]) -> None:
         """Tick until every case is concluded or `is_stopped` says so; InfraError leaves all as it was."""
-        self._cases = {case.hunt.id: self._mark(case) for case in cases}
+        self._cases = {case.hunt.id: self._ranges.mark(case) for case in cases}
         while self._cases and not is_stopped():
             if not self.tick():
                 time.sleep(POLL)
@@ -58,7 +58,7 @@ class Loop:
         for order, run in ended:
             self._take(order, run)
         cases = list(self._cases.values())
-        in_flight = [_start(flight.order) for flight in self._bench.in_flight]
+        in_flight = [start_of(flight.order) for flight in self._bench.in_flight]
         seen = (in_flight, len(cases))
         if ended or seen != self._planned_for:
             self._actions = plan.next_actions(cases, in_flight, self._session.jobs)
@@ -79,11 +79,11 @@ class Loop:
         for flight in led:
             flight.running.look()
         for flight in led:
-            start, running = _start(flight.order), flight.running
+            start, running = start_of(flight.order), flight.running
             case = self._cases.get(start.hunt)
             if case is None:
                 continue
-            others = [o.running.seen for o in led if plan.is_other_end(start, _start(o.order))]
+            others = [o.running.seen for o in led if plan.is_other_end(start, start_of(o.order))]
             known = len(running.seen), tuple(map(len, others)), len(case.runs)
             is_ahead = any(len(other) < len(running.seen) for other in others)
             if self._led.get(running) != known:
@@ -100,29 +100,16 @@ class Loop:
         if case is None:  # concluded while this run was in flight
             return
         runs = sorted((*case.runs, run), key=lambda run: (run.started, run.id))
-        self._cases[order.hunt] = self._mark(replace(case, runs=tuple(runs)))
+        self._cases[order.hunt] = self._ranges.mark(replace(case, runs=tuple(runs)))
         self._progress.finished(run, order.config.name)
 
     def _recall(self, start: Start) -> bool:
         """Let a stored run stand for one that is wanted, if there is one."""
         case = self._cases[start.hunt]
-        run = self._memory.recall(case, start, self._candidates_of(case))
+        run = self._memory.recall(case, start, self._ranges.candidates(case.commits))
         if run:
             self._take(self._order(start), run)
         return run is not None
-
-    def _mark(self, case: Case) -> Case:
-        """Return the case with the commits that can matter to its runs."""
-        candidates = self._candidates_of(case)
-        return candidates.mark(case) if candidates else case
-
-    def _candidates_of(self, case: Case) -> Candidates | None:
-        """Return what tells which commits can matter; None where the settings do not ask for it."""
-        if not self._session.settings.train.footprints:
-            return None
-        if case.commits not in self._candidates:
-            self._candidates[case.commits] = Candidates(self._session.repository, case.commits)
-        return self._candidates[case.commits]
 
     def _do(self, action: Action) -> bool:
         if isinstance(action, Start):
@@ -141,6 +128,7 @@ class Loop:
         return Order(*asked, is_cold=start.is_cold, is_led=may_stop(hunt))
 
 
-def _start(order: Order) -> Start:
+def start_of(order: Order) -> Start:
+    """Return the start that a run of a hunt was ordered by."""
     assert order.hunt
     return Start(order.hunt, order.sha, order.role, order.is_cold)

@@ -202,9 +202,8 @@ class Walk:
     needs: tuple[Need, ...]
     turn: str  # the turn that the newest judged commit belongs to
     last: str  # the newest commit that was run and is in line
-    contradicted: tuple[
-        tuple[str, str], ...
-    ] = ()  # a commit, and the one that it had to be equal to
+    # Commits that left the line, each with the one that it had to be equal to.
+    contradicted: tuple[tuple[str, str], ...] = ()
 
 
 def judge_run(track: Track, runs: list[Run], anchor: Settled) -> Reading:

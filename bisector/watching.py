@@ -22,6 +22,7 @@ from bisector.branch import Branch
 from bisector.bulletin import About
 from bisector.case import Start
 from bisector.config import Settings
+from bisector.daemon import start_of
 from bisector.delivering import Outbox, open_channels
 from bisector.errors import BisectorError
 from bisector.housekeeping import keep_inside
@@ -134,11 +135,7 @@ class Watcher:
     def _plan(self, bench: Bench) -> Agenda:
         hold, hunt_hold = find_holds(self.session, self.ledger)
         self.snapshot = self.branch.snapshot(time.time(), hold=hold, hunt_hold=hunt_hold)
-        running = [
-            Start(flight.order.hunt, flight.order.sha, flight.order.role, flight.order.is_cold)
-            for flight in bench.in_flight
-            if flight.order.hunt
-        ]
+        running = [start_of(flight.order) for flight in bench.in_flight if flight.order.hunt]
         agenda = make_agenda(self.snapshot, running, self.session.jobs)
         self._say_held(agenda.held)
         return agenda
@@ -199,7 +196,7 @@ class Watcher:
     def _recall(self, start: Start) -> bool:
         """Let a stored run stand for one that a hunt wants, if there is one."""
         case = next(case for case in self.snapshot.cases if case.hunt.id == start.hunt)
-        found = self._memory.recall(case, start, self.branch.candidates_of(case.commits))
+        found = self._memory.recall(case, start, self.branch.candidates(case.commits))
         return found is not None
 
     def _order(self, work: Start | Make) -> Order:
