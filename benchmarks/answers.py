@@ -56,6 +56,7 @@ DAY = 86_400.0
 COMMITS_A_DAY = 6
 SPACING, LENGTH = 400, 15  # commits from one regression to the next, and until it is mended
 LOGS = 1000
+FOOTPRINTS, FILES_READ = 24, 150
 TIMES = 5
 BISECTOR = [sys.executable, "-m", "bisector"]
 ENVIRONMENT = Environment(
@@ -108,8 +109,9 @@ class Built:
         regressions = self._regress(ledger)
         hunts = [self._hunt(store, number, location) for number in range(HUNTS)]
         with store.transaction() as db:
-            marks = ", ".join("?" * 14)
+            marks = ", ".join("?" * len(self.rows[0]))
             db.executemany(f"INSERT INTO runs VALUES ({marks})", sorted(self.rows, key=_started))
+            db.executemany("INSERT INTO footprints VALUES (?, ?)", _footprints())
         ledger.set("about", json.dumps([location, "main", "tiny"]))
         ledger.set("configs", json.dumps([config.name for config in self.configs]))
         ledger.set("start", self.shas[0])
@@ -229,8 +231,17 @@ class Built:
                 *(id_, hunt, self.shas[position], config.digest, config.name, ENVIRONMENT.id),
                 *(role, Status.COMPLETED, started, 14.2, None, "", "a line of the log\n" * 20),
                 self.moved if is_moved else self.plain,
+                *(f"f{position % FOOTPRINTS}", False),
             )
         )
+
+
+def _footprints() -> list[tuple[str, str]]:
+    code = [f"library/part{file}.py" for file in range(FILES_READ)]
+    return [
+        (f"f{number}", json.dumps([[*code, f"library/{number}.py"], [], [], ["."], ["library/x"]]))
+        for number in range(FOOTPRINTS)
+    ]
 
 
 def _hunt_id(number: int) -> str:

@@ -56,7 +56,8 @@ class Candidates:
                 for position, change in enumerate(self._changes, 1)
             ]
             pairs = {(f.old_blob, f.new_blob) for _, files in undecided for f in files or ()}
-            self._compare(pairs - self._same.keys())
+            if unknown := pairs - self._same.keys():
+                self._compare(unknown)
             same = {pair for pair, is_same in self._same.items() if is_same}
             self._known[footprint] = positions_touching(undecided, same)
         return self._known[footprint]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bisector.model import METRICS, Change, Crash, Deviation, Environment, Run
-from bisector.report import SHOWN_PACKAGES, Report, executions, probe_verdict, wall_seconds
+from bisector.report import SHOWN_PACKAGES, Report, executions, probe_verdicts, wall_seconds
 from bisector.series import plain
 from bisector.watched import Regression
 
@@ -46,7 +46,10 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "runs": len(runs),
         "training_steps": sum(len(run.result.trajectory) for run in runs),
         "wall_seconds": round(wall_seconds(runs), 3),
-        "probes": [_probe_json(report, run) for run in report.runs],
+        "probes": [
+            _probe_json(run, verdict)
+            for run, verdict in zip(report.runs, probe_verdicts(report), strict=True)
+        ],
         "environment": environment_json(hunt.environment),
         "notes": list(conclusion.notes),
         "advice": list(report.advice),
@@ -87,12 +90,12 @@ def crash_json(crash: Crash | None) -> dict[str, str] | None:
     return {"type": crash.type, "place": crash.place, "message": crash.message} if crash else None
 
 
-def _probe_json(report: Report, run: Run) -> dict[str, Any]:
+def _probe_json(run: Run, verdict: str | None) -> dict[str, Any]:
     return {
         "run": run.id,
         "sha": run.sha,
         "role": run.role,
-        "verdict": probe_verdict(report, run),
+        "verdict": verdict,
         "status": run.result.status,
         "steps": len(run.result.trajectory),
         "seconds": round(run.result.seconds, 3),

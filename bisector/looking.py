@@ -13,7 +13,6 @@ from rich.text import Text
 from bisector import documents, report
 from bisector.errors import BisectorError
 from bisector.model import Conclusion, Environment, Hunt, Run
-from bisector.repo import Repository
 from bisector.report import Report
 from bisector.reporting import interrupted, report_of
 from bisector.series import plain
@@ -39,8 +38,7 @@ def find(session: Session, prefix: str) -> Shown:
     """Return the one hunt, regression or run whose id begins so."""
     hunt = session.store.hunt(prefix)
     if hunt:
-        repository = Repository(hunt[0].repository, session.state)
-        return report_of(session, repository, hunt[0], hunt[1] or interrupted())
+        return _report_of(session, *hunt)
     run = session.store.run(prefix)
     regression = session.ledger.regression(prefix)
     if regression and not run:
@@ -55,10 +53,14 @@ def find(session: Session, prefix: str) -> Shown:
 
 def _report(session: Session, hunt: str) -> Report | None:
     stored = session.store.hunt(hunt) if hunt else None
-    if stored is None:
-        return None
-    repository = Repository(stored[0].repository, session.state)
-    return report_of(session, repository, stored[0], stored[1] or interrupted())
+    return _report_of(session, *stored) if stored else None
+
+
+def _report_of(session: Session, hunt: Hunt, conclusion: Conclusion | None) -> Report:
+    from bisector.repo import Repository
+
+    repository = Repository(hunt.repository, session.state)
+    return report_of(session, repository, hunt, conclusion or interrupted())
 
 
 def show(shown: Shown, console: Console) -> None:
@@ -87,13 +89,12 @@ def _probe_table(shown: Report) -> Table:
     table = Table(
         "commit", "role", "verdict", "status", "steps", "s", "run", box=None, padding=(0, 2, 0, 0)
     )
-    for run in shown.runs:
-        verdict = report.probe_verdict(shown, run) or ""
+    for run, verdict in zip(shown.runs, report.probe_verdicts(shown), strict=True):
         result = run.result
         table.add_row(
             run.sha[:10],
             run.role,
-            verdict,
+            verdict or "",
             result.status,
             str(len(result.trajectory)),
             f"{result.seconds:.1f}",

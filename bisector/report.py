@@ -268,19 +268,27 @@ def wall_seconds(runs: Sequence[Run]) -> float:
     return total
 
 
-def probe_verdict(report: Report, run: Run) -> str | None:
-    """Return a run's verdict against the good end; None while the ends are not known, or tell nothing."""
+def probe_verdicts(report: Report) -> list[str | None]:
+    """Return each run's verdict against the good end; None while the ends are not known, or tell nothing."""
     runs = _as_compared(report)
     rule, anchor = _rule(report.hunt, runs)
     if rule is None:
-        if not run.result.has_trained:
-            return "skip"
-        is_good = report.conclusion.outcome is Outcome.NOT_REPRODUCED or run.sha == report.hunt.good
-        return "good" if is_good else None
-    shown = next((each for each in runs if each.id == run.id), run)
+        return [_verdict_without_rule(report, run) for run in report.runs]
+    shown = {run.id: run for run in runs}
+    return [_verdict(shown.get(run.id, run), runs, anchor, rule) for run in report.runs]
+
+
+def _verdict_without_rule(report: Report, run: Run) -> str | None:
+    if not run.result.has_trained:
+        return "skip"
+    is_good = report.conclusion.outcome is Outcome.NOT_REPRODUCED or run.sha == report.hunt.good
+    return "good" if is_good else None
+
+
+def _verdict(run: Run, runs: Sequence[Run], anchor: Any, rule: Rule) -> str | None:
     same = [r.result for r in runs if (r.sha, r.role) == (run.sha, run.role)]
     try:
-        return judge([shown.result], anchor, rule) or judge(same, anchor, rule)
+        return judge([run.result], anchor, rule) or judge(same, anchor, rule)
     except UnclearError:
         return None
 

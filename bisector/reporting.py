@@ -3,16 +3,19 @@
 import tempfile
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bisector.errors import BisectorError
 from bisector.model import Conclusion, Hunt, Outcome
-from bisector.repo import Repository
 from bisector.report import Report
 from bisector.session import Session
 
+if TYPE_CHECKING:
+    from bisector.repo import Repository
+
 
 def report_of(
-    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
+    session: Session, repository: "Repository", found: Hunt, conclusion: Conclusion
 ) -> Report:
     """Return the report of a hunt that is stored; without words where the repository is gone."""
     changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
@@ -25,7 +28,7 @@ def report_of(
 
 
 def _advise(
-    session: Session, repository: Repository, found: Hunt, conclusion: Conclusion
+    session: Session, repository: "Repository", found: Hunt, conclusion: Conclusion
 ) -> tuple[str, ...]:
     """Return what would make commits train that do not train here."""
     if conclusion.outcome is not Outcome.ENVIRONMENT:

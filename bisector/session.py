@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bisector import environment, interpreter, runner, tiny
 from bisector.config import Settings, Suite, load_settings, load_suite
@@ -17,8 +17,10 @@ from bisector.errors import BisectorError
 from bisector.ledger import Ledger
 from bisector.model import Config, Environment, Hunt
 from bisector.processes import is_alive, kill_orphans, own_identity
-from bisector.repo import Repository, enclosing_repository
 from bisector.store import Store
+
+if TYPE_CHECKING:
+    from bisector.repo import Repository
 
 # bytes: weights, gradients and Adam's moments of half a billion parameters in fp32 take 8 GB, logits of eight
 # sequences of 1,024 tokens over 152,000 words 5 GB, some three times; computed, not measured
@@ -71,8 +73,10 @@ class Session:
         return Ledger(self.store.db, self.store.transaction)
 
     @cached_property
-    def repository(self) -> Repository:
+    def repository(self) -> "Repository":
         """Return the repository asked for, up to date."""
+        from bisector.repo import Repository, enclosing_repository
+
         location = (
             self.options.repo or enclosing_repository(Path.cwd()) or self.settings.watch.repository
         )
