@@ -40,3 +40,26 @@ class CommitChange:
 
     files: tuple[FileChange, ...]
     entries: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Hunk:
+    """Lines that were replaced, without context: `removed` from line `old` on, `added` from line `new` on.
+
+    Where none were removed, or none added, its line is the one behind which the others stand.
+    """
+
+    old: int
+    removed: tuple[str, ...]
+    new: int
+    added: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """A file's hunks between two commits, in order. `old` is empty for one that was added, `new` for one that
+    was deleted; where they differ it was renamed."""
+
+    old: str
+    new: str
+    hunks: tuple[Hunk, ...]

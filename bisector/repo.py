@@ -19,7 +19,8 @@ from typing import Any
 
 import git
 
-from bisector.contents import CommitChange, FileChange
+from bisector import patch
+from bisector.contents import CommitChange, FileChange, FileDiff
 from bisector.errors import BisectorError, InfraError
 from bisector.model import Commit
 
@@ -245,6 +246,29 @@ class Repository:
             for files in (changed.get(sha, []) for sha in commits[1:])
         ]
 
+    def diff(self, old: str, new: str) -> list[FileDiff]:
+        """Return what differs between two commits in Python files, line by line; renamed files are followed."""
+        how = ("-r", "-M", "--no-ext-diff", "--no-textconv", "--no-color", old, new, "--", "*.py")
+        with self._open() as repo:
+            files = patch.parse_files(_raw(repo.git.diff_tree("--raw", "-z", *how, **_RAW)))
+            hunks = patch.parse_hunks(_raw(repo.git.diff_tree("-p", "-U0", *how, **_RAW)))
+        return patch.pair(files, hunks)
+
+    def python_files(self, sha: str) -> dict[str, str]:
+        """Return the text of every Python file of a commit, by path; links are left out."""
+        with self._open() as repo, tempfile.TemporaryFile() as given:
+            blobs = patch.parse_blobs(
+                _raw(repo.git.ls_tree("-r", "-z", "--full-tree", sha, **_RAW))
+            )
+            given.write("".join(f"{blob}\n" for _, blob in blobs).encode())
+            given.seek(0)
+            contents = patch.parse_batch(repo.git.cat_file("--batch", istream=given, **_RAW))
+        return {
+            path: os.fsdecode(content)
+            for (path, _), content in zip(blobs, contents, strict=True)
+            if content is not None
+        }
+
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the contents of blobs, named by id or as `sha:path`; None for those that are not there."""
         found: list[bytes | None] = []
@@ -285,7 +309,6 @@ class Repository:
 
 
 _RAW: dict[str, Any] = {"strip_newline_in_stdout": False, "stdout_as_string": False}
-_ABSENT = "000000"  # git's mode of what is not there
 
 
 def _raw(output: bytes) -> str:
@@ -307,7 +330,7 @@ def _parse_raw_diff(text: str) -> dict[str, list[FileChange]]:
             continue
         if field.startswith(":"):
             old_mode, new_mode, old_blob, new_blob, _ = field[1:].split()
-            old_mode, new_mode = (m.replace(_ABSENT, "") for m in (old_mode, new_mode))
+            old_mode, new_mode = (m.replace(patch.ABSENT, "") for m in (old_mode, new_mode))
             files.append(FileChange(next(fields), old_mode, new_mode, old_blob, new_blob))
         elif field:
             files = found.setdefault(field.strip(), [])
