@@ -252,8 +252,40 @@ def _alike(change: _Change, match: _Match) -> Alike:
 
 
 def _rank(change: _Change, match: _Match) -> tuple[object, ...]:
-    """Order by what calls for a look: not in tests, unchanged, much alike; then as the commit has them."""
+    """Order by what calls for a look: not in tests, unchanged, removed, much alike; then as the commit has them."""
     block = match.block
     is_test = any(_TEST.search(path) for path in (block.path, match.other))
-    place = (block.path, match.lines[0].number, block.side, match.other)
-    return is_test, change.has_changed(match), -_weight(match), *place
+    place = (block.path, match.lines[0].number, match.other)
+    return is_test, change.has_changed(match), block.side == "added", -_weight(match), *place
+
+
+# In words
+
+_WORDS = {
+    ("removed", False): ("removed from", "still in", ", unchanged"),
+    ("removed", True): ("removed from", "and from", ""),
+    ("added", False): ("added to", "was in", " before"),
+    ("added", True): ("added to", "and to", ""),
+}
+
+
+def describe(found: Sequence[Alike], blocks: int = 3, places: int = 2) -> list[str]:
+    """Return one line for each of the first `blocks` blocks, and one that counts the others; paths are not escaped.
+
+    A pair of blocks that were both changed is said once.
+    """
+    groups: dict[tuple[str, int, Side, bool], list[str]] = {}
+    said: set[tuple[str, str, Side]] = set()
+    for each in found:
+        if each.changed and (each.other, each.file, each.block) in said:
+            continue
+        said.add((each.file, each.other, each.block))
+        key = (each.file, each.line, each.block, each.changed)
+        groups.setdefault(key, []).append(f"{each.other}:{each.other_line}")
+    lines = []
+    for (file, line, side, changed), others in list(groups.items())[:blocks]:
+        did, where, end = _WORDS[side, changed]
+        more = f" and {len(others) - places} more" if len(others) > places else ""
+        lines.append(f"{did} {file}:{line}; {where} {', '.join(others[:places])}{more}{end}")
+    left = len(groups) - len(lines)
+    return [*lines, f"and {left} more such block{'s' * (left > 1)}"] if left else lines

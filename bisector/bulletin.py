@@ -1,7 +1,6 @@
 """Composes what people are told: the document that channels get, from what was decided; pure."""
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from bisector import documents, report
 from bisector.documents import SCHEMA
 from bisector.model import Commit, Event
 from bisector.report import Report
+from bisector.reproduce import hunt_command, public
 from bisector.telling import Tell
 
 REPORT_LABELS = (
@@ -83,11 +83,6 @@ def _links(repository: str, words: Commit | None) -> list[tuple[str, str]]:
     return links
 
 
-def public(repository: str) -> str:
-    """Return a repository's location without the password that its URL may hold."""
-    return re.sub(r"://[^/@]*@", "://", repository)
-
-
 def home_page(repository: str) -> str:
     """Return the page of a repository on GitHub; empty for any other."""
     found = re.fullmatch(
@@ -102,9 +97,8 @@ def _reproduce(about: About, found: Report | None) -> str:
         return ""
     hunt, culprit = found.hunt, found.conclusion.culprit
     good, bad = (culprit.parent, culprit.sha) if culprit else (hunt.good, hunt.bad)
-    words = ["bisector", "hunt", good[:12], bad[:12], "--repo", public(about.repository)]
-    words += ["--suite", about.suite, "--config", hunt.config.name]
-    return shlex.join(words)
+    where = {"repository": about.repository, "suite": about.suite}
+    return hunt_command(hunt, good[:12], bad[:12], **where)
 
 
 def heartbeat(about: About, key: str, lines: Sequence[tuple[str, str]]) -> Tell:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bisector.delivering import open_channels
-from bisector.environment import COMPARED_PACKAGES
 from bisector.errors import BisectorError
+from bisector.model import COMPARED_PACKAGES
 from bisector.report import describe_environment, printable
 from bisector.session import Session
 

@@ -1,6 +1,7 @@
 """Turns outcomes into the JSON documents of the contract; pure."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +32,7 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "thorough": hunt.thorough,
         "outcome": conclusion.outcome,
         "reason": conclusion.reason,
-        "culprit": _change_json(report, conclusion.culprit) if conclusion.culprit else None,
+        "culprit": _culprit_json(report, conclusion.culprit) if conclusion.culprit else None,
         "others": [_change_json(report, change) for change in conclusion.others],
         "transient": [_change_json(report, change) for change in conclusion.transient],
         "suspects": [{"sha": s.sha, "why": s.why, "reason": s.reason} for s in conclusion.suspects],
@@ -54,6 +55,10 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "notes": list(conclusion.notes),
         "advice": list(report.advice),
     }
+
+
+def _culprit_json(report: Report, culprit: Change) -> dict[str, Any]:
+    return {**_change_json(report, culprit), "alike": [asdict(each) for each in report.alike]}
 
 
 def _change_json(report: Report, change: Change) -> dict[str, Any]:

@@ -11,21 +11,6 @@ from typing import Any
 
 from bisector.model import Environment
 
-# What a training of TRL can be moved by; everything else that is installed is recorded, not compared.
-COMPARED_PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "kernels",
-    "tokenizers",
-    "numpy",
-    "safetensors",
-    "huggingface-hub",
-    "pyarrow",
-    "peft",
-    "liger-kernel",
-)
 BF16_CAPABILITY = 8.0  # Ampere, also the least that the flash-attention kernels run on
 
 

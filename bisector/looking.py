@@ -10,14 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bisector import documents, report
+from bisector import documents, issue_text, markup, report
 from bisector.errors import BisectorError
+from bisector.markup import escape
 from bisector.model import Conclusion, Environment, Hunt, Run
 from bisector.report import Report
 from bisector.reporting import interrupted, report_of
 from bisector.series import plain
 from bisector.session import Session
 from bisector.watched import Regression
+
+STEP_COLUMNS = ("step", "loss", "grad_norm", "num_tokens")
 
 StoredRun = tuple[Run, str, Environment]
 Recent = Sequence[tuple[Hunt, Conclusion | None, float]]
@@ -121,13 +124,22 @@ def _run_lines(stored: StoredRun) -> list[tuple[str, str]]:
 
 
 def _step_table(run: Run) -> Table:
-    table = Table("step", "loss", "grad_norm", "num_tokens", box=None, padding=(0, 2, 0, 0))
-    for step in run.result.trajectory:
-        tokens = "" if step.num_tokens is None else report.number(step.num_tokens)
-        table.add_row(
-            str(step.step), report.number(step.loss), report.number(step.grad_norm), tokens
-        )
+    table = Table(*STEP_COLUMNS, box=None, padding=(0, 2, 0, 0))
+    for row in _step_rows(run):
+        table.add_row(*row)
     return table
+
+
+def _step_rows(run: Run) -> list[tuple[str, str, str, str]]:
+    return [
+        (
+            str(step.step),
+            report.number(step.loss),
+            report.number(step.grad_norm),
+            "" if step.num_tokens is None else report.number(step.num_tokens),
+        )
+        for step in run.result.trajectory
+    ]
 
 
 def to_json(shown: Shown) -> dict[str, Any]:
@@ -168,17 +180,21 @@ def to_json(shown: Shown) -> dict[str, Any]:
 
 def to_markdown(shown: Shown) -> str:
     """Return the same as text to paste; everything from outside is escaped."""
+    if isinstance(shown, Report):
+        return issue_text.page(shown)
     if isinstance(shown, Followed):
-        lines = regression_lines(documents.regression_json(shown.regression))
-        lines += report.lines(shown.hunt) if shown.hunt else []
-    else:
-        lines = report.lines(shown) if isinstance(shown, Report) else _run_lines(shown)
-    (_, first), *rest = lines
-    body = [
-        f"- **{label}** {report.markdown(text)}" if label else f"  {report.markdown(text)}"
-        for label, text in rest
-    ]
-    return "\n".join([f"**{report.markdown(first)}**", "", *body])
+        (_, first), *rest = regression_lines(documents.regression_json(shown.regression))
+        parts = [f"**{escape(first)}**", issue_text.bullets(rest)]
+        return "\n\n".join([*parts, *([issue_text.page(shown.hunt)] if shown.hunt else [])])
+    (_, first), *rest = _run_lines(shown)
+    run, _, environment = shown
+    parts = [f"**{escape(first)}**", issue_text.bullets(rest)]
+    if run.result.crash:
+        parts += issue_text.log_section(run)
+    if run.result.trajectory:
+        rows = [[*map(escape, row)] for row in _step_rows(run)]
+        parts += ["### Steps", markup.table([*map(escape, STEP_COLUMNS)], rows)]
+    return "\n\n".join([*parts, *issue_text.environment_section(environment)])
 
 
 def show_status(found: Mapping[str, Any], console: Console) -> None:

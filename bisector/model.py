@@ -8,6 +8,21 @@ from typing import Literal
 from bisector.contents import Footprint
 
 METRICS = ("loss", "grad_norm")
+# What a training of TRL can be moved by; everything else that is installed is recorded, not compared.
+COMPARED_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "kernels",
+    "tokenizers",
+    "numpy",
+    "safetensors",
+    "huggingface-hub",
+    "pyarrow",
+    "peft",
+    "liger-kernel",
+)
 UNKNOWN_VERSION = "0+unknown"
 MIN_RUNS = 5  # the four runs of the ends, and one more
 

@@ -14,7 +14,6 @@ from bisector import looking, report
 from bisector.acts import Broken
 from bisector.agenda import make_agenda
 from bisector.branch import Branch
-from bisector.bulletin import public
 from bisector.case import Start
 from bisector.config import load_suite
 from bisector.documents import SCHEMA, moment, regression_json
@@ -23,6 +22,7 @@ from bisector.housekeeping import size_of
 from bisector.ledger import Ledger
 from bisector.model import Config
 from bisector.repo import Repository
+from bisector.reproduce import public
 from bisector.session import Session
 from bisector.slots import Lock
 from bisector.standing import Standing, Walk

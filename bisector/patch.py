@@ -1,9 +1,11 @@
 """Reads what git prints of changes into nouns; pure, and opens nothing."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from bisector.contents import FileDiff, Hunk
+from bisector.contents import FileChange, FileDiff, Hunk
 
 ABSENT = "000000"  # git's mode of what is not there
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -86,3 +88,53 @@ def parse_batch(output: bytes) -> list[bytes | None]:
         found.append(output[start : start + int(last)])
         start += int(last) + 1
     return found
+
+
+def parse_changes(text: str) -> dict[str, list[FileChange]]:
+    """Read `git diff-tree --stdin --raw --numstat -z`: a commit's id, then for each file its modes, blobs and
+    path, then for each file the lines that were added and removed, and its path."""
+    found: dict[str, list[FileChange]] = {}
+    fields = iter(text.split("\0"))
+    files: list[FileChange] = []
+    for field in fields:
+        counted = re.match(r"(\d+|-)\t(\d+|-)\t", field)
+        if counted:
+            path, lines = field[counted.end() :], sum(int(n) for n in counted.groups() if n != "-")
+            files[:] = [replace(f, lines=lines) if f.path == path else f for f in files]
+            continue
+        if field.startswith(":"):
+            old_mode, new_mode, old_blob, new_blob, _ = field[1:].split()
+            old_mode, new_mode = (m.replace(ABSENT, "") for m in (old_mode, new_mode))
+            files.append(FileChange(next(fields), old_mode, new_mode, old_blob, new_blob))
+        elif field:
+            files = found.setdefault(field.strip(), [])
+    return found
+
+
+class Tree:
+    """The files of one commit after another, as how many lie below each path."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._below = Counter(place for path in paths for place in _upward(path))
+
+    def follow(self, files: Sequence[FileChange]) -> frozenset[str]:
+        """Take a commit's changes; return the paths that were not there before, or are not any more."""
+        before: dict[str, int] = {}
+        for file in files:
+            more = (not file.old_mode) - (not file.new_mode)
+            for place in _upward(file.path) if more else ():
+                before.setdefault(place, self._below[place])
+                self._below[place] += more
+        found = {place for place, n in before.items() if bool(n) != bool(self._below[place])}
+        # and what is there still, but as another kind: a file, a link, a directory
+        for file in files:
+            is_kept = bool(before.get(file.path, 1)) and bool(self._below[file.path])
+            if is_kept and file.old_mode[:3] != file.new_mode[:3]:
+                found.add(file.path)
+        return frozenset(found)
+
+
+def _upward(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

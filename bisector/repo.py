@@ -9,10 +9,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import git
 
 from bisector import patch
-from bisector.contents import CommitChange, FileChange, FileDiff
+from bisector.contents import CommitChange, FileDiff
 from bisector.errors import BisectorError, InfraError
 from bisector.model import Commit
 
@@ -239,8 +237,8 @@ class Repository:
             )
             how = (*options, "--no-ext-diff", "--stdin")
             text = _raw(repo.git.diff_tree(*how, istream=given, **_RAW))
-        changed = _parse_raw_diff(text)
-        tree = _Tree(path for path in paths if path)
+        changed = patch.parse_changes(text)
+        tree = patch.Tree(path for path in paths if path)
         return [
             CommitChange(tuple(files), tree.follow(files))
             for files in (changed.get(sha, []) for sha in commits[1:])
@@ -314,56 +312,6 @@ _RAW: dict[str, Any] = {"strip_newline_in_stdout": False, "stdout_as_string": Fa
 def _raw(output: bytes) -> str:
     """Return git's output with every byte of a path kept, as file names are in Python."""
     return os.fsdecode(output)
-
-
-def _parse_raw_diff(text: str) -> dict[str, list[FileChange]]:
-    """Read `git diff-tree --stdin --raw --numstat -z`: a commit's id, then for each file its modes, blobs and
-    path, then for each file the lines that were added and removed, and its path."""
-    found: dict[str, list[FileChange]] = {}
-    fields = iter(text.split("\0"))
-    files: list[FileChange] = []
-    for field in fields:
-        counted = re.match(r"(\d+|-)\t(\d+|-)\t", field)
-        if counted:
-            path, lines = field[counted.end() :], sum(int(n) for n in counted.groups() if n != "-")
-            files[:] = [replace(f, lines=lines) if f.path == path else f for f in files]
-            continue
-        if field.startswith(":"):
-            old_mode, new_mode, old_blob, new_blob, _ = field[1:].split()
-            old_mode, new_mode = (m.replace(patch.ABSENT, "") for m in (old_mode, new_mode))
-            files.append(FileChange(next(fields), old_mode, new_mode, old_blob, new_blob))
-        elif field:
-            files = found.setdefault(field.strip(), [])
-    return found
-
-
-class _Tree:
-    """The files of one commit after another, as how many lie below each path."""
-
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._below = Counter(place for path in paths for place in _upward(path))
-
-    def follow(self, files: Sequence[FileChange]) -> frozenset[str]:
-        """Take a commit's changes; return the paths that were not there before, or are not any more."""
-        before: dict[str, int] = {}
-        for file in files:
-            more = (not file.old_mode) - (not file.new_mode)
-            for place in _upward(file.path) if more else ():
-                before.setdefault(place, self._below[place])
-                self._below[place] += more
-        found = {place for place, n in before.items() if bool(n) != bool(self._below[place])}
-        # and what is there still, but as another kind: a file, a link, a directory
-        for file in files:
-            is_kept = bool(before.get(file.path, 1)) and bool(self._below[file.path])
-            if is_kept and file.old_mode[:3] != file.new_mode[:3]:
-                found.add(file.path)
-        return frozenset(found)
-
-
-def _upward(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = path.rpartition("/")[0]
 
 
 def enclosing_repository(folder: Path) -> str | None:

@@ -1,7 +1,6 @@
 """Turns outcomes into terminal text, Markdown and JSON; pure. Everything a commit's author wrote is escaped."""
 
 import math
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from bisector import alignment
+from bisector.alignment import Alike
 from bisector.judge import (
     Ends,
     Rule,
@@ -50,6 +51,7 @@ class Report:
     runs: tuple[Run, ...]
     words: Mapping[str, Commit]  # of every commit that the report may name
     advice: tuple[str, ...] = ()
+    alike: tuple[Alike, ...] = ()  # where else the culprit's blocks stand
 
     @property
     def candidates(self) -> int:
@@ -68,11 +70,6 @@ def printable(text: str) -> str:
         for char in text
         if char.isspace() or not unicodedata.category(char).startswith("C")
     )
-
-
-def markdown(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]#|<>~@&])", r"\\\1", printable(text))
 
 
 def number(value: float, digits: int = 7) -> str:
@@ -150,6 +147,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found.append(("ends", describe_deviation(conclusion.ends_deviation, conclusion.crash)))
     if conclusion.outcome in (Outcome.CONTRADICTION, Outcome.ENVIRONMENT, Outcome.INFRA):
         found.append(("why", printable(conclusion.reason)))
+    found += [("alike", printable(text)) for text in alignment.describe(report.alike)]
     for other in conclusion.others:
         found.append(("also", f"{other.sha[:10]} {_subject(report, other.sha)}"))
         found.append(("", describe_deviation(other.deviation)))

@@ -5,8 +5,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bisector.alignment import Alike, find_alike
 from bisector.errors import BisectorError
-from bisector.model import Conclusion, Hunt, Outcome
+from bisector.model import Change, Conclusion, Hunt, Outcome
 from bisector.report import Report
 from bisector.session import Session
 
@@ -24,7 +25,22 @@ def report_of(
         advice = _advise(session, repository, found, conclusion)
     except BisectorError:
         words, advice = {}, ()
-    return Report(found, conclusion, session.store.runs_of(found.id), words, advice)
+    runs = session.store.runs_of(found.id)
+    return Report(
+        found, conclusion, runs, words, advice, _find_alike(repository, conclusion.culprit)
+    )
+
+
+def _find_alike(repository: "Repository", culprit: Change | None) -> tuple[Alike, ...]:
+    """Return where else the culprit's blocks stand; none where git does not say."""
+    if culprit is None:
+        return ()
+    parent, sha = culprit.parent, culprit.sha
+    try:
+        diffs = repository.diff(parent, sha)
+        return find_alike(diffs, repository.python_files(parent), repository.python_files(sha))
+    except (BisectorError, ValueError):  # no repository any more, or output that is not git's
+        return ()
 
 
 def _advise(

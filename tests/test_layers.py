@@ -9,7 +9,7 @@ import pytest
 import bisector
 
 PACKAGE = Path(bisector.__file__).parent
-BASE = {"model", "errors", "series", "watched", "contents", "job"}
+BASE = {"model", "errors", "series", "watched", "contents", "job", "patch"}
 CORE = {
     *(
         "compare",
@@ -23,7 +23,7 @@ CORE = {
         "report",
         "documents",
     ),
-    "footprint",
+    *("footprint", "alignment", "markup", "reproduce", "issue_text"),
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),
 }

@@ -1,0 +1,130 @@
+"""The commands that show what a hunt showed, with bisector and without it; pure."""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from bisector.model import COMPARED_PACKAGES, Environment, Hunt
+from bisector.stopping import whole_steps
+
+MAKE_TINY = (
+    "from pathlib import Path; from bisector.tiny import make_assets; "
+    "print(make_assets(Path('state').resolve()))"
+)
+BUILDS = "https://download.pytorch.org/whl/"  # where PyTorch keeps builds such as 2.9.0+cu128
+
+
+def public(repository: str) -> str:
+    """Return a repository's location without the password that its URL may hold."""
+    return re.sub(r"://[^/@]*@", "://", repository)
+
+
+def hunt_command(hunt: Hunt, good: str, bad: str, *, repository: str, suite: str) -> str:
+    """Return the command line that hunts the same between two commits."""
+    words = ["bisector", "hunt", good, bad, "--repo", public(repository)]
+    words += ["--suite", suite, "--config", hunt.config.name]
+    words += ["--exact"] * hunt.exact + ["--thorough"] * hunt.thorough
+    return shlex.join(words)
+
+
+def whole_command(hunt: Hunt) -> str:
+    """Return the command line of the hunt itself."""
+    found = hunt_command(
+        hunt, hunt.good, hunt.bad, repository=hunt.repository, suite=hunt.config.suite
+    )
+    return " ".join([found, *(f"--skip {sha}" for sha in hunt.skip)])
+
+
+def narrow_command(hunt: Hunt, parent: str, sha: str) -> str:
+    """Return the command line that looks at one commit alone."""
+    return hunt_command(hunt, parent, sha, repository=hunt.repository, suite=hunt.config.suite)
+
+
+def by_hand(hunt: Hunt, places: Sequence[tuple[str, str]]) -> str:
+    """Return the shell commands that train at each of (name, commit) without bisector."""
+    location = public(hunt.repository)
+    is_remote = "://" in location or re.match(r"[^/]+@[^/]+:", location)
+    start = f"git clone {shlex.quote(location)} repository" if is_remote else ""
+    clone = "repository" if is_remote else location
+    lines = [start] if start else []
+    for name, sha in places:
+        target = f'"$PWD/{name}"'
+        lines.append(f"git -C {shlex.quote(clone)} worktree add --detach {target} {sha}")
+    python = ".".join(hunt.environment.python.split(".")[:2])
+    if _is_tiny(hunt):
+        lines.append(f'TINY=$(python -c "{MAKE_TINY}")  # a Python that has bisector')
+    lines += [f"python{python} -m venv env", ". env/bin/activate", install(hunt.environment)]
+    lines += [f"export {' '.join(_variables(hunt.environment))}"]
+    for name, _ in places:
+        lines += ["", *_train(hunt, name)]
+    return "\n".join(lines)
+
+
+def install(environment: Environment) -> str:
+    """Return the command that installs what a training can be moved by."""
+    pins = [
+        f"{n}=={environment.packages[n]}" for n in COMPARED_PACKAGES if n in environment.packages
+    ]
+    builds = sorted({pin.partition("+")[2] for pin in pins if "+" in pin})
+    return _broken(
+        ["pip install", *(f"--extra-index-url {BUILDS}{build}" for build in builds)]
+        + [shlex.quote(pin) for pin in pins]
+    )
+
+
+def pins(environment: Environment) -> str:
+    """Return every package as a requirements file pins it; what is under test is left out."""
+    names = sorted(name for name in environment.packages if name not in ("trl", "bisector"))
+    return "\n".join(f"{name}=={environment.packages[name]}" for name in names)
+
+
+def _variables(environment: Environment) -> list[str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    found = [f"{name}={environment.threads}" for name in names]
+    found += ["PYTHONHASHSEED=0", "TOKENIZERS_PARALLELISM=false"]
+    return [*found, "CUDA_VISIBLE_DEVICES="] if environment.gpu == "cpu" else found
+
+
+def _is_tiny(hunt: Hunt) -> bool:
+    return any("{tiny}" in value for value in hunt.config.args.values())
+
+
+def _train(hunt: Hunt, name: str) -> list[str]:
+    """Return the commands that train in the checkout `name`; what they write goes to `out-name`."""
+    config = hunt.config
+    args = [f"--output_dir out-{name}"]
+    args += [f"--{key} {_word(value)}" for key, value in config.args.items()]
+    if config.script:
+        start = f"PYTHONPATH={name}:{name}/src python {shlex.quote(f'{name}/{config.script}')}"
+        return [f"mkdir -p out-{name}", _broken([start, *args])]
+    assert config.method
+    trl = shlex.join(["trl", config.method, *config.launch])
+    return [f"pip install -e ./{name}", _broken([trl, *args])]
+
+
+def _word(value: str) -> str:
+    """Return a value as the shell takes it; `{tiny}` becomes the variable that holds the directory."""
+    parts = value.split("{tiny}")
+    return '"$TINY"'.join(shlex.quote(part) if part else "" for part in parts) or "''"
+
+
+def _broken(words: Sequence[str]) -> str:
+    """Return one command over lines of at most about 100 characters."""
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) > 96:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
+
+
+def what_to_compare(hunt: Hunt) -> str:
+    """Return where the values of a training by hand are found."""
+    if hunt.config.script:
+        return "`metrics.jsonl`, or the last `trainer_state.json`, under each output directory"
+    steps = whole_steps(hunt.config)
+    folder = f"`checkpoint-{steps}`" if steps else "the last checkpoint"
+    return (
+        f"`log_history` in `trainer_state.json` of {folder} under each output directory (what is printed "
+        "may be rounded)"
+    )
