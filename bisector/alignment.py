@@ -56,6 +56,7 @@ class _Block(NamedTuple):
     side: Side
     path: str
     lines: tuple[_Line, ...]
+    opposite: str = ""  # what the commit has on the other side of the same file
 
 
 class _Match(NamedTuple):
@@ -134,14 +135,13 @@ def find_alike(
 
 
 def _blocks(change: _Change, diff: FileDiff) -> Iterator[_Block]:
-    """Yield the blocks to look for: those with a telling line that do not stand on the other side of the file."""
+    """Yield the blocks of a file that have a telling line."""
     blocks = {side: [change.block(diff, hunk, side) for hunk in diff.hunks] for side in SIDES}
-    whole = {side: _join(line for block in blocks[side] for line in block.lines) for side in SIDES}
+    whole = {side: "".join(_join(block.lines) for block in blocks[side]) for side in SIDES}
     for pair in zip(*blocks.values(), strict=True):
         for block, opposite in zip(pair, reversed(SIDES), strict=True):
-            is_telling = any(_is_telling(line.text) for line in block.lines)
-            if is_telling and _join(block.lines) not in whole[opposite]:
-                yield block
+            if any(_is_telling(line.text) for line in block.lines):
+                yield block._replace(opposite=whole[opposite])
 
 
 def _normalize(text: str) -> tuple[_Line, ...]:
@@ -200,7 +200,8 @@ def _search(change: _Change, block: _Block, *, but: Sequence[str]) -> list[_Matc
     for path, text in change.files(block.side).items():
         if path not in but and any(line in text for line in telling):
             best = max(_runs(block, path, change.lines(text)), key=_weight, default=None)
-            if best and 2 * _weight(best) >= len(telling):
+            is_enough = best and 2 * _weight(best) >= len(telling)
+            if best and is_enough and _join(best.lines) not in block.opposite:
                 found.append(best)
     return found
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from synthetic import git, make_repository
 
+from bisector.contents import FileDiff, Hunk
 from bisector.errors import BisectorError, InfraError
 from bisector.repo import Repository, enclosing_repository
 
@@ -137,3 +138,74 @@ def test_the_enclosing_repository_is_found_from_a_folder_inside(tmp_path: Path) 
     (tmp_path / "repo" / "docs").mkdir()
     assert enclosing_repository(tmp_path / "repo" / "docs") == str(tmp_path / "repo")
     assert enclosing_repository(tmp_path) is None
+
+
+def test_a_commits_hunks_have_their_lines_and_follow_renames(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    make_repository(repo, [{}])
+    odd = 'a "b" é\n\t-- +++ b.py'
+    text = "".join(f"line {n}\n" for n in range(20))
+    (repo / "one.py").write_text(text)
+    (repo / odd).write_text(text)
+    (repo / "gone.py").write_text("x = 1")
+    (repo / "data.py").write_bytes(b"\0\xff")
+    (repo / "notes.md").write_text("a\n")
+    old = commit_all(repo)
+    git(repo, "mv", "one.py", "two.py")
+    (repo / "two.py").write_text(text.replace("line 3\n", "line three\n--- a\n+++ b\n"))
+    (repo / odd).write_text(text + "@@ -1 +1 @@\ndiff --git a/x b/x")
+    (repo / "gone.py").unlink()
+    (repo / "data.py").write_bytes(b"\0\xfe")
+    (repo / "notes.md").write_text("b\n")
+    found = {diff.new: diff for diff in Repository(str(repo), tmp_path).diff(old, commit_all(repo))}
+    assert found.keys() == {"two.py", odd, "", "data.py"}
+    assert found["two.py"].old == "one.py"
+    assert found["two.py"].hunks == (Hunk(4, ("line 3",), 4, ("line three", "--- a", "+++ b")),)
+    assert found[odd].hunks == (Hunk(20, (), 21, ("@@ -1 +1 @@", "diff --git a/x b/x")),)
+    assert found[""] == FileDiff("gone.py", "", (Hunk(1, ("x = 1",), 0, ()),))
+    assert found["data.py"].hunks == ()
+
+
+def test_a_file_that_became_a_link_is_two_changes_and_settings_of_diff_do_not_matter(
+    tmp_path: Path,
+) -> None:
+    repo = tmp_path / "repo"
+    make_repository(repo, [{}])
+    (repo / "a.py").write_text("x = 1\n")
+    (repo / "b.py").write_text("y = 1\n")
+    (repo / "c.py").write_text("")
+    old = commit_all(repo)
+    (repo / "a.py").unlink()
+    (repo / "a.py").symlink_to("b.py")
+    (repo / "b.py").write_text("y = 2\n")
+    (repo / "c.py").chmod(0o755)
+    new = commit_all(repo)
+    for key, value in (("external", "false"), ("noprefix", "true"), ("renames", "false")):
+        git(repo, "config", f"diff.{key}", value)
+    found = Repository(str(repo), tmp_path).diff(old, new)
+    assert [(diff.old, diff.new, len(diff.hunks)) for diff in found] == [
+        ("a.py", "", 1),
+        ("", "a.py", 1),
+        ("b.py", "b.py", 1),
+        ("c.py", "c.py", 0),
+    ]
+
+
+def test_all_python_files_of_a_commit_are_read_at_once(tmp_path: Path) -> None:
+    repo = tmp_path / "repo"
+    make_repository(repo, [{}])
+    files = {"a/b.py": "é\r\nx", 'q"\n\t.py': "", "one.py": "1\n", "two.py": "1\n"}
+    for name, text in files.items():
+        (repo / name).parent.mkdir(exist_ok=True)
+        (repo / name).write_bytes(text.encode())
+    (repo / "bytes.py").write_bytes(b"\xff\0")
+    (repo / "link.py").symlink_to("one.py")
+    found = Repository(str(repo), tmp_path).python_files(commit_all(repo))
+    train = (repo / "train.py").read_text()
+    assert found == {**files, "train.py": train, "bytes.py": "\udcff\0"}
+
+
+def commit_all(repo: Path) -> str:
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "x")
+    return git(repo, "rev-parse", "HEAD")
