@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from bisector import report, reproduce
 from bisector.alignment import describe
 from bisector.markup import block, code, escape, folded, table
-from bisector.model import COMPARED_PACKAGES, Change, Environment, Outcome, Role, Run, Status
+from bisector.model import COMPARED_PACKAGES, Change, Environment, Role, Run
 from bisector.report import Report
-from bisector.stopping import whole_steps
+from bisector.unchecked import unchecked
 
 FIRST_STEPS = 10
 LOG_LINES = 15
@@ -30,7 +30,7 @@ def page(found: Report) -> str:
         *environment_section(found.hunt.environment),
         *_reproduce_section(found),
         "### What was not checked\n",
-        "\n".join(f"- {text}" for text in _unchecked(found)),
+        "\n".join(f"- {text}" for text in unchecked(found)),
         f"Hunt {code(found.hunt.id)} of bisector.",
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part)
@@ -112,7 +112,9 @@ def _steps(sides: Sequence[tuple[str, str, Run | None]]) -> list[str]:
         f"{name} {code(_short(place))} (run {code(run.id)})" for name, place, run in sides if run
     )
     more = len(numbers) - len(shown)
-    left = [f"{report.count(more, 'more step')} of these runs stored."] if more else []
+    left = (
+        [f"{report.count(more, 'more step')} of these runs in bisector's database."] if more else []
+    )
     return [f"{names}:", table(header, rows), *left]
 
 
@@ -198,7 +200,7 @@ def _cost_section(found: Report) -> list[str]:
     environment = found.hunt.environment
     devices = max(environment.devices, 1)
     where = "CPU" if environment.gpu == "cpu" else "GPU"
-    text = f"{report.duration(seconds * devices)} of {where} over all runs"
+    text = f"{report.duration(seconds * devices)} over all runs"
     lines.append((f"{where} time", text))
     verdicts = report.probe_verdicts(found)
     runs = _runs_table(found, list(zip(found.runs, verdicts, strict=True)))
@@ -243,71 +245,3 @@ def _reproduce_section(found: Report) -> list[str]:
             "Model and data come from the hub; the data must be those of the fingerprint above."
         )
     return parts
-
-
-# What the answer does not say
-
-
-def _unchecked(found: Report) -> list[str]:
-    """Return what the runs cannot tell, each as a sentence."""
-    hunt, conclusion, config = found.hunt, found.conclusion, found.hunt.config
-    texts = [*_unchecked_steps(found), *_unchecked_commits(found)]
-    if conclusion.outcome in (Outcome.INFRA, Outcome.INTERRUPTED, Outcome.BUDGET):
-        texts.insert(0, "The hunt did not come to its end; nothing is concluded.")
-    if not conclusion.confirmed:
-        texts.append("No commit was confirmed by fresh runs, so none is accused.")
-    elif not conclusion.explained:
-        texts.append("Something else moves the bad end too; it is not wholly explained.")
-    if conclusion.transient:
-        texts.append("What was undone again was not run twice.")
-    if conclusion.others:
-        texts.append(
-            "What is named under `also` was found by the search, and not confirmed by fresh runs."
-        )
-    if conclusion.crash is None and not hunt.exact:
-        limits = ", ".join(f"{escape(m)} {limit:g}" for m, limit in config.tolerances.step.items())
-        texts.append(
-            f"Changes below tolerance on every step ({limits}) were not hunted; `--exact` does."
-        )
-    texts.append(
-        f"Other configs than {code(config.name)} of suite {code(config.suite)}, and other metrics than loss "
-        "and grad\\_norm."
-    )
-    texts.append("Other environments and devices than the one above.")
-    if conclusion.culprit:
-        texts.append("Whether reverting it at the bad end restores the trajectory.")
-    return texts
-
-
-def _unchecked_steps(found: Report) -> list[str]:
-    conclusion, total = found.conclusion, whole_steps(found.hunt.config)
-    compared = conclusion.compared_steps
-    if not compared or compared >= total:
-        return []
-    return [f"Steps after {compared} of {total}: what moved only those was not looked for."]
-
-
-def _unchecked_commits(found: Report) -> list[str]:
-    hunt, conclusion = found.hunt, found.conclusion
-    trained = {r.sha for r in found.runs if r.result.status is not Status.SETUP_FAILED} - {
-        hunt.good
-    }
-    left = hunt.commits - len(trained)
-    texts = []
-    if left > 0:
-        text = f"{report.count(left, 'commit')} of {hunt.commits} in the range were not run"
-        if conclusion.candidates is not None:
-            others = hunt.commits - found.candidates
-            text += f"; {others} of the {hunt.commits} touch nothing that the runs read"
-        texts.append(
-            f"{text}. A change that a later one takes back between two tested commits is not seen."
-        )
-    untested = sum(suspect.why == "untested" for suspect in conclusion.suspects)
-    skipped = len(conclusion.suspects) - untested
-    if skipped:
-        texts.append(f"{report.count(skipped, 'suspect')} could not be judged.")
-    if untested:
-        texts.append(f"{report.count(untested, 'suspect')} had no run.")
-    if hunt.skip:
-        texts.append(f"{report.count(len(hunt.skip), 'commit')} was skipped as asked.")
-    return texts

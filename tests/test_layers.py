@@ -23,7 +23,7 @@ CORE = {
         "report",
         "documents",
     ),
-    *("footprint", "alignment", "markup", "reproduce", "issue_text"),
+    *("footprint", "alignment", "markup", "reproduce", "unchecked", "issue_text"),
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),
 }
