@@ -90,16 +90,22 @@ def _is_tiny(hunt: Hunt) -> bool:
 
 
 def _train(hunt: Hunt, name: str) -> list[str]:
-    """Return the commands that train in the checkout `name`; what they write goes to `out-name`."""
+    """Return the commands that train in the checkout `name`; what they write goes to `out-name`.
+
+    Each has a cache of its own: `datasets` would serve one commit the tokenised data of the other.
+    """
     config = hunt.config
+    cache = f'HF_DATASETS_CACHE="$PWD/cache-{name}"'
     args = [f"--output_dir out-{name}"]
     args += [f"--{key} {_word(value)}" for key, value in config.args.items()]
     if config.script:
-        start = f"PYTHONPATH={name}:{name}/src python {shlex.quote(f'{name}/{config.script}')}"
+        start = (
+            f"{cache} PYTHONPATH={name}:{name}/src python {shlex.quote(f'{name}/{config.script}')}"
+        )
         return [f"mkdir -p out-{name}", _broken([start, *args])]
     assert config.method
     trl = shlex.join(["trl", config.method, *config.launch])
-    return [f"pip install -e ./{name}", _broken([trl, *args])]
+    return [f"pip install -e ./{name}", _broken([cache, trl, *args])]
 
 
 def _word(value: str) -> str:

@@ -14,6 +14,7 @@ from bisector.alignment import Alike
 from bisector.declared import Declared
 from bisector.issue_text import page
 from bisector.job import Job
+from bisector.looking import Followed, to_markdown
 from bisector.model import (
     Change,
     Commit,
@@ -33,6 +34,7 @@ from bisector.model import (
     Tolerances,
 )
 from bisector.report import Report
+from bisector.watched import Regression, RegressionState
 
 GOOD, PARENT, CULPRIT, BAD = ("a" * 40, "b" * 40, "c" * 40, "d" * 40)
 MOVED = Deviation("grad_norm", "step", 1, 5.03, 4.35, 0.01, data_changed=True)
@@ -242,6 +244,16 @@ def test_where_the_blocks_stand_too_is_a_hint() -> None:
     assert "removed from trl/sft\\_trainer.py:7; still in trl/dpo\\_trainer.py:9, unchanged" in text
 
 
+def test_a_regression_is_told_with_the_page_of_its_hunt() -> None:
+    state = RegressionState.CULPRIT
+    found = Regression("r1", "dpo", "dpo_default", state, GOOD, BAD, 0.0, "e1", reason="@octocat")
+    text = to_markdown(Followed(found, CULPRIT_REPORT))
+    assert text.startswith("**r1 culprit: dpo\\_default, ")
+    assert "- **why** \\@\u200boctocat" in text
+    assert text.endswith(page(CULPRIT_REPORT))
+    assert "###" not in to_markdown(Followed(found, None))
+
+
 # How to reproduce it
 
 
@@ -269,7 +281,9 @@ def test_the_commands_without_bisector_are_those_of_a_run(tmp_path: Path, is_scr
     (line,) = (each for each in lines if "--output_dir out-parent" in each)
     words = shlex.split(line.replace('"$TINY"', "TINY"))
     assert set(ran) - set(words) <= {str(tmp_path / "front" / "trl"), "python"}
-    assert set(words) - set(ran) <= {"trl", "PYTHONPATH=parent:parent/src"}
+    added = {"trl", "PYTHONPATH=parent:parent/src", "HF_DATASETS_CACHE=$PWD/cache-parent"}
+    assert set(words) - set(ran) <= added
+    assert 'HF_DATASETS_CACHE="$PWD/cache-bad"' in text  # no commit is served another's data
     assert f'git -C repository worktree add --detach "$PWD/parent" {PARENT}' in lines
     assert "python3.13 -m venv env" in lines
     assert any("--extra-index-url https://download.pytorch.org/whl/cu128" in each for each in lines)
