@@ -246,7 +246,7 @@ def test_where_the_blocks_stand_too_is_a_hint() -> None:
 
 def test_a_regression_is_told_with_the_page_of_its_hunt() -> None:
     state = RegressionState.CULPRIT
-    found = Regression("r1", "dpo", "dpo_default", state, GOOD, BAD, 0.0, "e1", reason="@octocat")
+    found = Regression("r1", "dpo", "dpo_default", state, GOOD, BAD, 1.0, "e1", reason="@octocat")
     text = to_markdown(Followed(found, CULPRIT_REPORT))
     assert text.startswith("**r1 culprit: dpo\\_default, ")
     assert "- **why** \\@\u200boctocat" in text
