@@ -248,7 +248,7 @@ def test_a_regression_is_told_with_the_page_of_its_hunt() -> None:
     state = RegressionState.CULPRIT
     found = Regression("r1", "dpo", "dpo_default", state, GOOD, BAD, 1.0, "e1", reason="@octocat")
     text = to_markdown(Followed(found, CULPRIT_REPORT))
-    assert text.startswith("**r1 culprit: dpo\\_default, ")
+    assert text.startswith("**r1  culprit: dpo\\_default, ")
     assert "- **why** \\@\u200boctocat" in text
     assert text.endswith(page(CULPRIT_REPORT))
     assert "###" not in to_markdown(Followed(found, None))
