@@ -3,18 +3,30 @@
 import shutil
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bisector import environment, processes
 from bisector.contents import Footprint
 from bisector.declared import read_declared
+from bisector.envs import Refused
 from bisector.errors import InfraError, KilledError, SupervisorKilledError
 from bisector.job import Job
-from bisector.model import Config, Crash, Environment, Role, Run, RunResult, Status
+from bisector.model import (
+    CONFLICTS,
+    Config,
+    Crash,
+    Environment,
+    Role,
+    Run,
+    RunResult,
+    Status,
+    short,
+)
 from bisector.running import Running
 from bisector.session import Session
+from bisector.sites import Site, Sites
 from bisector.slots import Slots, device_of
 from bisector.warming import Warming, is_conclusive
 
@@ -26,7 +38,7 @@ KILLS_UNTIL_CRASH = 5  # a training killed so often at one step is taken to brin
 class Order:
     """A run to make: a config at a commit, for a hunt or (None) for a single question.
 
-    Two orders are the same if hunt, commit, role, the config's name and `is_cold` are.
+    Two orders are the same if hunt, commit, role, the config's name, `is_cold` and `without` are.
     """
 
     hunt: str | None
@@ -36,11 +48,19 @@ class Order:
     config: Config = field(compare=False)
     environment: Environment = field(compare=False)
     is_cold: bool = False  # never forked from a warm process
+    without: str = ""  # a commit that is reverted in the checkout
     # Whether it is told after each step to go on or to stop.
     is_led: bool = field(default=False, compare=False)
+    # Where it is made; None: at its commit, with the training interpreter.
+    site: Site | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.config.name)
+
+    @property
+    def pins(self) -> Mapping[str, str]:
+        """Return the versions to install in place of what the training interpreter has."""
+        return self.site.pins if self.site else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +84,7 @@ class Bench:
         self._refused: list[tuple[Order, Run]] = []
         self._kills: dict[Order, list[tuple[type, int]]] = {}  # how, and at which step, tries ended
         self._warming = Warming(session, self._scratch, say)
+        self._sites = Sites(session)
         self._must_be_cold: dict[Order, str] = {}  # and what they showed when they were warm
         self.in_flight: list[InFlight] = []
         self._newest = 0.0
@@ -79,11 +100,23 @@ class Bench:
         for flight in list(self.in_flight):
             self.cancel(flight.order)
         self._warming.close()
+        self._sites.close()
         for folder in (self._checkouts, self._scratch):
             shutil.rmtree(folder, ignore_errors=True)
 
     def start(self, order: Order) -> bool:
-        """Start a run; False: no slot is free, or a warm process is about to be, try again later."""
+        """Start a run; False: no slot is free, or an interpreter or a warm process is about to be there, try
+        again later."""
+        python = self._session.python
+        if order.pins:
+            stand = self._sites.ask(order.pins, order.config)
+            if stand is None:
+                return False
+            if isinstance(stand, Refused):
+                name = f"r{uuid.uuid4().hex[:10]}"
+                self._refuse(order, name, RunResult(Status.SETUP_FAILED, reason=stand.reason))
+                return True
+            python, order = stand.python, replace(order, environment=stand.environment)
         devices = ",".join(gpu.index for gpu in self._session.suite_gpus[:1])
         if self._may_be_warm(order) and self._warming.is_preparing(order.environment, devices):
             return False
@@ -91,11 +124,11 @@ class Bench:
         if slots is None:
             return False
         try:
-            flight = self._launch(order, slots)
+            flight = self._launch(order, python, slots)
         except OSError as error:
             self._slots.give(slots)
             raise InfraError(
-                f"The run of {order.sha[:10]} could not be prepared: {error}.",
+                f"The run of {short(order.sha)} could not be prepared: {error}.",
                 "Free space under the state directory; run it again.",
             ) from None
         except BaseException:
@@ -109,7 +142,9 @@ class Bench:
 
     def _may_be_warm(self, order: Order) -> bool:
         is_allowed = self._warming.may_be_warm(order.config, order.role)
-        return is_allowed and not order.is_cold and order not in self._must_be_cold
+        return (
+            is_allowed and not order.pins and not order.is_cold and order not in self._must_be_cold
+        )
 
     def cancel(self, order: Order) -> None:
         """End a run in progress; nothing of it is observed."""
@@ -147,7 +182,9 @@ class Bench:
         if not (is_beside and result.crash and result.crash.type == "OutOfMemoryError"):
             return False
         self._slots.keep_one_a_device()
-        self._say(f"{flight.order.sha[:10]} found no memory beside another run; now one at a time.")
+        self._say(
+            f"{short(flight.order.sha)} found no memory beside another run; now one at a time."
+        )
         return True
 
     def _stands(self, order: Order, result: RunResult) -> bool:
@@ -157,14 +194,22 @@ class Bench:
             return False
         failure = self._must_be_cold.pop(order, "")
         if failure and result.has_trained:
-            self._warming.note_failure(f"{order.sha[:10]} trained cold; warm: {failure}")
+            self._warming.note_failure(f"{short(order.sha)} trained cold; warm: {failure}")
         return True
 
-    def _launch(self, order: Order, slots: list[str]) -> InFlight | None:
+    def _launch(self, order: Order, python: str, slots: list[str]) -> InFlight | None:
         """Return the run in progress, or None where the commit cannot be set up here."""
         name, config = f"r{uuid.uuid4().hex[:10]}", order.config
         checkout = self._checkouts / name  # its own: a training may write into it
-        self._session.repository.checkout(order.sha, checkout)
+        repository, commit = (
+            self._session.repository,
+            order.site.commit if order.site else order.sha,
+        )
+        if not order.without:
+            repository.checkout(commit, checkout)
+        elif not repository.checkout_without(commit, order.without, checkout):
+            self._refuse(order, name, RunResult(Status.SETUP_FAILED, reason=CONFLICTS))
+            return None
         declared = read_declared(checkout)
         lack = ""
         if config.method:
@@ -180,7 +225,7 @@ class Bench:
             )
             footprint = read if is_known else None  # what is declared counts for every footprint
             result = RunResult(Status.SETUP_FAILED, reason=lack, footprint=footprint)
-            self._refused.append((order, self._store(order, name, self._now(), result)))
+            self._refuse(order, name, result)
             return None
         devices = map(device_of, slots)
         gpus = [device.removeprefix("cuda") for device in devices if device.startswith("cuda")]
@@ -193,7 +238,7 @@ class Bench:
             log=self._session.state / "logs" / f"{name}.log",
             hub=self._session.state / "hub",
             assets=self._session.assets_of(config),
-            python=self._session.python,
+            python=python,
             devices=",".join(gpus),
             timeout=self._session.settings.train.timeout,
             mark=processes.mark(self._session.owner, name),
@@ -201,6 +246,11 @@ class Bench:
         )
         supervisor = self._warming.supervisor(checkout) if self._may_be_warm(order) else None
         return InFlight(order, Running(job, supervisor), slots, self._now())
+
+    def _refuse(self, order: Order, name: str, result: RunResult) -> None:
+        """Store a run that could not be set up."""
+        shutil.rmtree(self._checkouts / name, ignore_errors=True)
+        self._refused.append((order, self._store(order, name, self._now(), result)))
 
     def _now(self) -> float:
         """Return the time, but never one before the runs that are stored: a clock may be set back."""
@@ -220,17 +270,17 @@ class Bench:
         processes.kill_run(self._session.owner, flight.running.job.run)
         if flight.running.is_warm:
             self._must_be_cold[order] = error.problem
-            self._say(f"{order.sha[:10]}: {error.problem} {error.remedy}")
+            self._say(f"{short(order.sha)}: {error.problem} {error.remedy}")
             return None
         kills = self._kills.setdefault(order, [])
         kills.append((type(error), flight.running.steps()))
         recent = kills[-KILLS_UNTIL_CRASH:]
         if len(recent) < KILLS_UNTIL_CRASH or len(set(recent)) > 1:
-            self._say(f"{order.sha[:10]}: {error.problem} {error.remedy}")
+            self._say(f"{short(order.sha)}: {error.problem} {error.remedy}")
             return None
         if isinstance(error, SupervisorKilledError):
             raise InfraError(
-                f"The supervisor of {order.sha[:10]} was killed {len(recent)} times in a row.",
+                f"The supervisor of {short(order.sha)} was killed {len(recent)} times in a row.",
                 "Find out what kills it, perhaps the commit itself; run it again.",
             )
         message = f"killed {len(recent)} times in a row at step {recent[0][1]}, perhaps for memory"
@@ -240,9 +290,11 @@ class Bench:
     def _store(self, order: Order, name: str, began: float, result: RunResult) -> Run:
         if result.crash and result.crash.type == "OutOfMemoryError" and self._is_crowded():
             raise InfraError(
-                f"{order.sha[:10]} ran out of GPU memory while another process used the GPU.",
+                f"{short(order.sha)} ran out of GPU memory while another process used the GPU.",
                 "Wait until the GPU is free; run it again.",
             )
+        if order.without:  # what it read is no commit's
+            result = replace(result, footprint=None)
         run = Run(name, order.hunt, order.sha, order.role, result, began, order.environment.id)
         self._session.store.add_run(
             run, config=order.config.digest, name=order.config.name, environment=order.environment

@@ -15,6 +15,7 @@ from bisector.telling import Tell
 
 REPORT_LABELS = (
     "also",
+    "reverted",
     "undone",
     "suspect",
     "confirmed",
@@ -96,7 +97,7 @@ def _reproduce(about: About, found: Report | None) -> str:
     if found is None:
         return ""
     hunt, culprit = found.hunt, found.conclusion.culprit
-    good, bad = (culprit.parent, culprit.sha) if culprit else (hunt.good, hunt.bad)
+    good, bad = (culprit.parent, culprit.sha) if culprit else (hunt.oldest, hunt.newest)
     where = {"repository": about.repository, "suite": about.suite}
     return hunt_command(hunt, good[:12], bad[:12], **where)
 

@@ -8,7 +8,7 @@ from bisector.case import Case
 from bisector.contents import CommitChange, Footprint
 from bisector.declared import parse_declared
 from bisector.footprint import Sieve, is_same_code, positions_touching, weigh
-from bisector.model import Declared
+from bisector.model import Axis, Declared
 from bisector.repo import Repository
 from bisector.session import Session
 
@@ -118,8 +118,12 @@ class Ranges:
 
     def mark(self, case: Case) -> Case:
         """Return a case with the commits that can matter to its runs."""
-        candidates = self.candidates(case.commits)
+        candidates = self.candidates_of(case)
         return candidates.mark(case) if candidates else case
+
+    def candidates_of(self, case: Case) -> Candidates | None:
+        """Return what tells which places of a case's range can matter; None where they are no commits."""
+        return self.candidates(case.commits) if case.hunt.axis is Axis.COMMIT else None
 
     def forget(self) -> None:
         """Drop the ranges, of a branch that has moved; what was compared stays known."""

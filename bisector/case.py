@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from bisector import conclude
-from bisector.chain import Chain, Tested, follow
+from bisector.chain import Chain, Tested, follow, survey
 from bisector.contents import Footprint
 from bisector.judge import (
     Ends,
@@ -15,6 +15,7 @@ from bisector.judge import (
     UnclearError,
     Unstable,
     end_results,
+    make_class_rule,
     make_rule,
     measure_noise,
     read_end,
@@ -40,7 +41,8 @@ NOISE_RUNS = 2  # more of each end where its two runs differ
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A hunt with all that is known of it: `commits` oldest first, both ends included."""
+    """A hunt with all that is known of it: `commits` from the good end to the bad one, both included, so
+    that those of a hunt for what fixed a deviation run backwards in time."""
 
     hunt: Hunt
     commits: tuple[str, ...]
@@ -82,6 +84,7 @@ class Start:
     sha: str
     role: Role
     is_cold: bool = False  # in processes of its own, through the users' command
+    without: str = ""  # a commit that is reverted for it
 
     @property
     def is_end(self) -> bool:
@@ -92,7 +95,8 @@ class Start:
 class Look(NamedTuple):
     """What a case shows: how far its runs are compared (`horizon`; None: whole), and what follows from that.
 
-    `is_whole` says that whole runs are needed, not only that no end of them is known yet.
+    `is_whole` says that whole runs are needed, not only that no end of them is known yet. `rule` is None where
+    the ends agree, but for a hunt that looks inside all the same; `do_ends_differ` is False then too.
     """
 
     case: Case
@@ -101,6 +105,7 @@ class Look(NamedTuple):
     step: Probes | Chain | None = None
     horizon: int | None = None
     is_whole: bool = False
+    do_ends_differ: bool = True
 
 
 def look_at(case: Case, searching: Sequence[str] = (), width: int = 1) -> Look:
@@ -129,8 +134,21 @@ def _look_over(case: Case, steps: int | None, searching: Sequence[str], width: i
         return Look(case, ends, horizon=steps)
     length = prefix_length(case.hunt.config) if steps else 0
     rule = _rule(case, ends, length)
-    step = follow(gather(case, searching, width), rule) if rule else None
-    return Look(case, ends, rule, step, steps)
+    tested = gather(case, searching, width) if rule or case.hunt.probe_all else None
+    if tested is None:
+        return Look(case, ends, horizon=steps, do_ends_differ=False)
+    if case.hunt.probe_all:
+        differ = rule is not None
+        rule = rule or _class_rule(case, ends)
+        step = survey(tested, rule, do_ends_differ=differ)
+        return Look(case, ends, rule, step, steps, do_ends_differ=differ)
+    assert rule
+    return Look(case, ends, rule, follow(tested, rule), steps)
+
+
+def _class_rule(case: Case, ends: Ends | Crash) -> Rule:
+    assert isinstance(ends, Ends)
+    return make_class_rule(ends, case.hunt.config.tolerances, exact=case.hunt.exact)
 
 
 def _rule(case: Case, ends: Ends | Crash, steps: int) -> Rule | None:
@@ -179,12 +197,13 @@ def read_ends(case: Case) -> Ends | Crash | Conclusion | None:
     good, bad = (read_one_end(case, sha) for sha in (case.hunt.good, case.hunt.bad))
     if good is None or bad is None:
         return None
+    names = case.hunt.end_names
     if isinstance(good, Unstable):
-        return Conclusion(Outcome.CONTRADICTION, f"the good end {good.reason}")
+        return Conclusion(Outcome.CONTRADICTION, f"the {names[0]} {good.reason}")
     if isinstance(bad, Unstable):
-        return Conclusion(Outcome.CONTRADICTION, f"the bad end {bad.reason}")
+        return Conclusion(Outcome.CONTRADICTION, f"the {names[1]} {bad.reason}")
     if isinstance(good, Crash | RunResult) or isinstance(bad, RunResult):
-        return conclude.environment(good, bad)
+        return conclude.environment(good, bad, names)
     if isinstance(bad, Crash):
         return bad
     noise = measure_noise(good, bad)

@@ -4,6 +4,9 @@
 
 Where c₂ is back on the good end's trajectory, c₁ and c₂ are a change and its revert: transient. The
 oldest link that remains is the answer; the chain ends as soon as a link is on the bad end's trajectory.
+
+A hunt for what fixed a deviation follows the same chain backwards in time, from the newest commit to the oldest,
+so its answer is the last fix that is known of: every newer commit that was tested is as the newest one is.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +17,8 @@ from bisector.judge import Rule, judge
 from bisector.model import Link, RunResult, Status, Trajectory, Verdict
 from bisector.search import Probes, Reading
 
+HANGS = 2  # after so many a commit is not run again
+
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
@@ -21,6 +26,7 @@ class Anchored:
 
     link: Link
     anchor: Trajectory
+    is_mend: bool = False  # of a crash: it is the link's child that trains
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,78 @@ def follow(tested: Tested, rule: Rule) -> Probes | Chain:
             transient += found[back:]
             del found[back:], anchors[back + 1 :]
     return Chain(tuple(found), tuple(transient))
+
+
+def survey(tested: Tested, rule: Rule, *, do_ends_differ: bool) -> Probes | Chain:
+    """Return all commits that can matter and have no run yet, or the chain with every change that came and went.
+
+    Where the ends agree all changes are transient.
+    """
+    standing = _standing(tested)
+    wanted = _unanswered(tested, standing)
+    if wanted:
+        return Probes(tuple(wanted), 0, tested.length, len(wanted))
+    changes = _changes(tested, rule, standing)
+    if not do_ends_differ:
+        return Chain((), tuple(changes))
+    step = follow(tested, rule)
+    if isinstance(step, Probes):
+        return step
+    every = {found.link: found for found in (*step.transient, *changes)}
+    for found in step.links:
+        every.pop(found.link, None)
+    return replace(step, transient=tuple(sorted(every.values(), key=lambda f: f.link.child)))
+
+
+def _standing(tested: Tested) -> list[int | None]:
+    """Return for each position the tested one whose runs say what it does; None: nothing does yet."""
+    found: list[int | None] = [None] * (tested.length + 1)
+    settled = [place for place, results in tested.results.items() if _is_settled(results)]
+    for place in settled:
+        known = tested.reading(place, Verdict.GOOD)
+        reach = range(known.first, known.last(tested.length) + 1)
+        found[reach.start : reach.stop] = [place] * len(reach)
+    for place in settled:
+        found[place] = place
+    return found
+
+
+def _is_settled(results: Sequence[RunResult]) -> bool:
+    hangs = sum(result.status is Status.TIMED_OUT for result in results)
+    return len(results) > hangs or hangs >= HANGS
+
+
+def _unanswered(tested: Tested, standing: Sequence[int | None]) -> list[int]:
+    """Return the positions to run: those that touch what any run read, and the first of each stretch of others
+    that nothing vouches for; all where it is not known what the good end read."""
+    skipped = set(tested.skipped)
+    left = [p for p, place in enumerate(standing) if place is None and p not in skipped]
+    if 0 not in tested.marks:
+        return left
+    touching = {mark for marks in tested.marks.values() for mark in marks}
+    others = set(left)
+    return [p for p in left if p in touching or p - 1 not in others]
+
+
+def _changes(tested: Tested, rule: Rule, standing: Sequence[int | None]) -> list[Anchored]:
+    """Return every change in the order of positions, each against the trajectory of the change before it."""
+    found: list[Anchored] = []
+    last, anchor, is_broken = 0, tested.longest(0).trajectory, False
+    skipped = set(tested.skipped)
+    for position, place in enumerate(standing):
+        if place is None or position in skipped:
+            continue
+        verdict = judge(tested.results[place], anchor, rule)
+        if verdict in (None, Verdict.SKIP):
+            continue
+        if (verdict is Verdict.BAD) is not is_broken:
+            found.append(Anchored(Link(last, position), anchor, is_mend=is_broken))
+            if rule.crash:
+                is_broken = not is_broken
+            else:
+                anchor = tested.longest(position).trajectory
+        last = position
+    return found
 
 
 def _read(tested: Tested, start: int, anchor: Trajectory, rule: Rule) -> list[Reading]:

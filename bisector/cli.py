@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import bisector.service_cli  # noqa: F401 - adds its commands to the application
+import bisector.cause_cli
+import bisector.service_cli  # noqa: F401
 from bisector import processes
 from bisector.errors import BisectorError, InfraError, StopError
 from bisector.terminal import (
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
 
 @app.command()
 def hunt(
-    good: str,
-    bad: str,
+    good: Annotated[str, typer.Argument(help="The older commit.")],
+    bad: Annotated[str, typer.Argument(help="The newer commit.")],
     repo: Repo = "",
     suite: SuiteName = "",
     config: ConfigNames = None,
@@ -61,6 +62,13 @@ def hunt(
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Always run to full length.")
     ] = False,
+    fixed: Annotated[
+        bool,
+        typer.Option("--fixed", help="The older deviates: find the first commit that does not."),
+    ] = False,
+    probe_all: Annotated[
+        bool, typer.Option("--probe-all", help="Test every place: find what moved and moved back.")
+    ] = False,
     skip: Annotated[
         list[str] | None, typer.Option("--skip", help="Never test it; may repeat.")
     ] = None,
@@ -68,6 +76,16 @@ def hunt(
         int | None, typer.Option("--max-runs", help="Stop after so many runs.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Hunt afresh.")] = False,
+    package: Annotated[
+        str, typer.Option("--package", help="Search its releases; GOOD and BAD are versions.")
+    ] = "",
+    environment: Annotated[
+        bool,
+        typer.Option("--environment", help="GOOD and BAD are files that record an environment."),
+    ] = False,
+    at: Annotated[
+        str, typer.Option("--at", help="The commit for --package or --environment. [HEAD]")
+    ] = "",
     jobs: Jobs = None,
     warm: Annotated[
         bool | None,
@@ -76,25 +94,34 @@ def hunt(
     as_json: AsJson = False,
     verbose: Verbose = False,
 ) -> None:
-    """Find what moved a trajectory between two commits."""
+    """Find what moved a trajectory: between two commits, or versions of a package; or what moved it back."""
     from bisector import documents, hunting, report
     from bisector.progress import TerminalProgress
+    from bisector.ranges import Asked
     from bisector.session import HuntOptions, Options, Session
 
     session = Session(
         Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0, warm)
     )
-    options = HuntOptions(exact, thorough, tuple(skip or ()), max_runs, again)
-    question = hunting.Question(good, bad, options)
+    options = HuntOptions(exact, thorough, max_runs, again, fixed, probe_all)
+    asked = Asked(good, bad, tuple(skip or ()), package, at)
+    notes: tuple[str, ...] = ()
     with TerminalProgress(is_verbose=verbose) as progress:
-        reports = hunting.hunt(
-            session, question, progress, lambda cases: _expect(session, progress, cases)
-        )
+        if environment:
+            from bisector.dissecting import dissect_files
+
+            reports, notes = dissect_files(session, (good, bad), at, options, progress)
+        else:
+            reports = hunting.hunt(
+                session, asked, options, progress, lambda cases: _expect(session, progress, cases)
+            )
     if as_json:
-        print_json(documents.to_json(reports))
+        print_json({**documents.to_json(reports), **({"notes": list(notes)} if notes else {})})
     else:
         for found in reports:
             show_lines(report.lines(found))
+        for note in notes:
+            print(f"note: {report.printable(note)}")
     answer(hunt_exit_code([found.conclusion.outcome for found in reports]))
 
 
@@ -104,8 +131,15 @@ def _expect(session: "Session", progress: "TerminalProgress", cases: Sequence["C
     for case in cases:
         commits = len(case.commits) - 1
         stored = f", {len(case.runs)} stored" if case.runs else ""
+        if case.hunt.probe_all:
+            most = plan.expected_runs_of_all(commits)
+            progress.said(
+                f"{case.hunt.config.name}: {report.count(commits, report.noun(case.hunt))}, at most {most} runs, "
+                f"and four more for each change{stored}"
+            )
+            continue
         progress.said(
-            f"{case.hunt.config.name}: {report.count(commits, 'commit')}, about "
+            f"{case.hunt.config.name}: {report.count(commits, report.noun(case.hunt))}, about "
             f"{plan.expected_runs(commits, session.jobs)} runs if the ends differ and nothing is skipped{stored}"
         )
 

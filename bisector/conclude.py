@@ -10,11 +10,13 @@ from bisector.judge import (
     HANG,
     Ends,
     Rule,
+    UnclearError,
     end_deviations,
     judge,
     skip_reason,
 )
 from bisector.model import (
+    CONFLICTS,
     EXACT,
     METRICS,
     Change,
@@ -31,10 +33,12 @@ from bisector.model import (
     Tolerances,
     Trajectory,
     Verdict,
+    short,
 )
 from bisector.search import Probes
 
 CONFIRMATIONS = 2  # fresh runs of culprit and of parent
+SHOWN_SKIPS = 5
 CRASHED = Deviation(None, "crash", None, float("nan"), float("nan"), 0.0)
 
 
@@ -50,24 +54,29 @@ class Evidence:
     rule: Rule
     open: tuple[Link, ...] = ()
     chain: Chain = field(default_factory=lambda: Chain((), ()))
+    do_ends_differ: bool = True
+    untested: tuple[int, ...] = ()  # the positions that a hunt that tests all has still to test
 
     def within(self, probe: Probes) -> "Evidence":
         """Return the evidence while the search runs: links found, and where it looks now."""
-        return replace(self, open=(*probe.found, Link(probe.good, probe.bad)))
+        untested = probe.positions if self.hunt.probe_all else ()
+        return replace(self, open=(*probe.found, Link(probe.good, probe.bad)), untested=untested)
 
     def with_chain(self, chain: Chain) -> "Evidence":
         """Return the evidence with the chain of changes found."""
-        return replace(self, chain=chain, open=(chain.links[0].link,))
+        changes = chain.links[:1] if self.do_ends_differ else chain.transient
+        return replace(self, chain=chain, open=tuple(found.link for found in changes))
 
     def conclude(self) -> Conclusion:
         """Return the answer once the chain is found and the oldest link has its confirmations."""
+        if not self.do_ends_differ:
+            return self._came_and_went()
         oldest, *later = self.chain.links
         others = [found for found in later if not self._doubt(found)]
-        undone = [found for found in self.chain.transient if found.link.is_single]
         answer = replace(
             self._frame(),
             others=tuple(self._change(found) for found in others),
-            transient=tuple(self._change(found) for found in undone),
+            transient=self._transient(),
             explained=len(others) == len(later),
         )
         answer = replace(answer, notes=(*answer.notes, *self._chain_notes()))
@@ -84,6 +93,61 @@ class Evidence:
             reason=doubt,
         )
 
+    def _came_and_went(self) -> Conclusion:
+        """Return the answer where the ends agree: what moved between them, and what moved it back."""
+        answer, changes = self._frame(), self._transient()
+        story = ", ".join(f"{'back' if c.back_to else 'moved'} at {short(c.sha)}" for c in changes)
+        if story:
+            reason = f"{answer.reason}, but not all between them: {story}"
+        elif self.chain.transient:
+            reason = f"{answer.reason}; what differs between them could not be told apart"
+        else:
+            reason = f"{answer.reason}, and so does every commit between them that could be judged"
+        notes = (*answer.notes, *self._small_changes(), *self._chain_notes())
+        return replace(answer, reason=reason, transient=changes, notes=notes)
+
+    def _transient(self) -> tuple[Change, ...]:
+        """Return what came and went, in the order of time; confirmed where the hunt tests everything."""
+        every = sorted((*self.chain.links, *self.chain.transient), key=lambda f: f.link.child)
+        in_time = reversed(every) if self.hunt.fixed else every
+        begin = len(self.commits) - 1 if self.hunt.fixed else 0
+        seen, changes = [begin], []
+        for found in in_time:
+            after = found.link.parent if self.hunt.fixed else found.link.child
+            back = next((p for p in seen if self._is_same(after, p)), None)
+            seen.append(after)
+            is_sure = not self._doubt(found) if self.hunt.probe_all else found.link.is_single
+            if is_sure and found not in self.chain.links:
+                back_to = "" if back is None else self.commits[back]
+                changes.append(replace(self._change(found), back_to=back_to))
+        return tuple(changes)
+
+    def _is_same(self, position: int, other: int) -> bool:
+        one, two = self.longest(position), self.longest(other)
+        if self.rule.crash:
+            return one.has_trained is two.has_trained
+        steps = min(len(one.trajectory), len(two.trajectory))
+        is_prefix = Status.STOPPED_EARLY in (one.status, two.status)
+        length = steps if is_prefix else None
+        return not self.rule.has_left(one.trajectory[:length], two.trajectory[:length])
+
+    def with_revert(self, answer: Conclusion, shown: RunResult) -> Conclusion:
+        """Return the answer with what the bad end showed with the culprit reverted."""
+        if shown.status is Status.SETUP_FAILED and shown.reason == CONFLICTS:
+            return replace(answer, reverted="conflicts")
+        anchor = () if isinstance(self.ends, Crash) else self.ends.good
+        try:
+            verdict = judge([shown], anchor, self.rule)
+        except UnclearError:
+            verdict = None
+        if verdict is Verdict.GOOD:
+            return replace(answer, reverted="restores")
+        if verdict is Verdict.BAD:
+            return replace(answer, reverted="does_not_restore")
+        why = skip_reason([shown]) if verdict or shown.crash else shown.reason or shown.status
+        note = f"with it reverted, {self.hunt.bad[:10]} could not be judged: {why}"
+        return replace(answer, notes=(*answer.notes, note))
+
     def _doubt(self, found: Anchored) -> str:
         """Return why a link accuses nobody; empty if its commit was told apart and confirmed."""
         if not found.link.is_single:
@@ -94,29 +158,59 @@ class Evidence:
 
     def _chain_notes(self) -> list[str]:
         notes = [
-            self._words(found, "a later change", doubt)
+            self._words(found, "an earlier change" if self.hunt.fixed else "a later change", doubt)
             for found in self.chain.links[1:]
             if (doubt := self._doubt(found))
         ]
         notes += [
-            self._words(found, "a change that was undone", self._doubt(found))
+            self._words(found, "a change that was undone", doubt)
             for found in self.chain.transient
-            if not found.link.is_single
+            if (doubt := self._doubt(found)) and (self.hunt.probe_all or not found.link.is_single)
         ]
+        if self.hunt.probe_all:
+            return notes + self._unjudged()
         if any(found.link.is_single for found in self.chain.transient):
             notes.append("what was undone again was not run a second time")
         return notes
 
+    def _unjudged(self) -> list[str]:
+        """Return a note for each commit that was run and could not be judged; the first few, and how many more."""
+        anchor = self.longest(0).trajectory
+        found = []
+        for position, sha in enumerate(self.commits):
+            results = self._at(position)
+            if results and judge(results, anchor, self.rule) is Verdict.SKIP:
+                found.append(f"{short(sha)} could not be judged: {skip_reason(results)}")
+        more = len(found) - SHOWN_SKIPS
+        return found[:SHOWN_SKIPS] + ([f"{more} more could not be judged"] if more > 0 else [])
+
+    @property
+    def is_culprit_confirmed(self) -> bool:
+        """Whether there is a culprit that has all its fresh runs."""
+        return bool(self.chain.links) and self.is_confirmed(self.chain.links[0])
+
     def out_of_budget(self) -> Conclusion:
         """Return what is known when the allowed runs are used up."""
+        if self.untested:
+            places = sorted(self.untested, reverse=self.hunt.fixed)
+            return replace(
+                self._frame(),
+                outcome=Outcome.BUDGET,
+                suspects=tuple(Suspect(self.commits[p], "untested") for p in places),
+                reason="the allowed number of runs is used up before every place was tested",
+            )
         reason = "the allowed number of runs is used up"
         if self.chain.links and self.chain.links[0].link.is_single:
             reason += " before the commit that is left was confirmed"
+        elif not self.do_ends_differ:
+            reason += " before what moved between the ends was confirmed"
         return replace(
             self._frame(), outcome=Outcome.BUDGET, suspects=self._suspects(), reason=reason
         )
 
     def _frame(self) -> Conclusion:
+        if isinstance(self.ends, Ends) and not self.do_ends_differ:
+            return not_reproduced(self.ends, self.hunt)
         if isinstance(self.ends, Crash):
             return Conclusion(
                 Outcome.CULPRIT,
@@ -146,7 +240,13 @@ class Evidence:
                 *_side_by_side(self.longest(child), self.longest(parent), found.anchor)
             )
         )
-        return Change(self.commits[child], self.commits[child - 1], deviation)
+        before, after = self._in_time(Link(child - 1, child))
+        return Change(after, before, deviation)
+
+    def _in_time(self, link: Link) -> tuple[str, str]:
+        """Return the older and the newer commit of a link."""
+        good, bad = self.commits[link.parent], self.commits[link.child]
+        return (bad, good) if self.hunt.fixed else (good, bad)
 
     def _deviation(self, observed: Trajectory, *references: Trajectory) -> Deviation:
         """Return what to show of a change: by the class's tolerances, else by the rule's limits.
@@ -172,7 +272,10 @@ class Evidence:
         """Return the readings of the fresh runs if one was on the wrong side, else an empty text."""
         readings = []
         is_refuted = False
-        sides = ((found.link.parent, Verdict.GOOD), (found.link.child, Verdict.BAD))
+        before, after = Verdict.GOOD, Verdict.BAD
+        if found.is_mend:
+            before, after = after, before
+        sides = ((found.link.parent, before), (found.link.child, after))
         for position, side in sides:
             fresh = self.results(self.commits[position], Role.CONFIRM)
             verdicts = [
@@ -183,15 +286,16 @@ class Evidence:
             ]
             is_refuted |= any(verdict is not side for verdict in verdicts)
             names = " and ".join(verdict.value for verdict in verdicts if verdict)
-            readings.append(f"{self.commits[position][:10]} was {side.value}, run again {names}")
+            readings.append(f"{short(self.commits[position])} was {side.value}, run again {names}")
         return "; ".join(readings) if is_refuted else ""
 
     def _suspects(self) -> tuple[Suspect, ...]:
-        return tuple(
+        found = [
             self._suspect(position, link)
             for link in self.open
-            for position in range(link.parent + 1, link.child + 1)
-        )
+            for position in _changers(link, self.hunt)
+        ]
+        return tuple(reversed(found) if self.hunt.fixed else found)
 
     def _suspect(self, position: int, link: Link) -> Suspect:
         sha, results = self.commits[position], self._at(position)
@@ -199,17 +303,16 @@ class Evidence:
             return Suspect(sha, "skipped", "you asked to skip it")
         if link.is_single:
             return Suspect(sha, "untested", "it moved the trajectory once, and was not confirmed")
-        if position == link.child:
-            return Suspect(
-                sha, "untested", "the first commit that is bad; its parent was not judged"
-            )
+        if position == (link.parent if self.hunt.fixed else link.child):
+            which = "at which it is gone" if self.hunt.fixed else "that is bad"
+            return Suspect(sha, "untested", f"the first commit {which}; its parent was not judged")
         if results:
             return Suspect(sha, "skipped", skip_reason(results))
         return Suspect(sha, "untested")
 
     def _words(self, found: Anchored, what: str, why: str) -> str:
-        parent, child = (self.commits[p][:10] for p in (found.link.parent, found.link.child))
-        return f"{what}, after {parent} and up to {child}: {why}"
+        older, newer = self._in_time(found.link)
+        return f"{what}, after {short(older)} and up to {short(newer)}: {why}"
 
     def _small_changes(self) -> list[str]:
         """Return a note for each pair of neighbours among the tested whose difference no link explains."""
@@ -225,12 +328,19 @@ class Evidence:
             is_small = all(found[m] <= self.rule.limits[m] for m in METRICS)
             if (before, after) in named or not is_small or not any(found.values()):
                 continue
+            older, newer = self._in_time(Link(before, after))
             notes.append(
-                f"below the limit, after {self.commits[before][:10]} and up to "
-                f"{self.commits[after][:10]}: loss moved by up to {found['loss']:.1e}, "
-                f"grad_norm by up to {found['grad_norm']:.1e}"
+                f"below the limit, after {short(older)} and up to {short(newer)}: loss moved by up to "
+                f"{found['loss']:.1e}, grad_norm by up to {found['grad_norm']:.1e}"
             )
         return notes
+
+
+def _changers(link: Link, hunt: Hunt) -> range:
+    """Return the positions of the commits that may have made a link's change."""
+    if hunt.fixed:
+        return range(link.parent, link.child)
+    return range(link.parent + 1, link.child + 1)
 
 
 def _side_by_side(
@@ -268,14 +378,19 @@ def not_reproduced(ends: Ends, hunt: Hunt) -> Conclusion:
             f"{largest['grad_norm']:.1e}; --exact hunts that"
         )
     if not is_finite(ends.good):
-        notes.append("the good end itself has values that are not finite")
-    return Conclusion(
-        Outcome.NOT_REPRODUCED,
+        notes.append(f"the {hunt.end_names[0]} itself has values that are not finite")
+    reason = (
         "the ends differ by less than four times what runs of one commit differ by"
         if beyond
         else "the ends agree here, to the bit"
         if not any(largest.values())
-        else "the ends agree within tolerance here",
+        else "the ends agree within tolerance here"
+    )
+    if hunt.fixed and not beyond:
+        reason += ": the deviation is at both or at neither"
+    return Conclusion(
+        Outcome.NOT_REPRODUCED,
+        reason,
         ends_deviation=headline(beyond, tolerances.step),
         noise=ends.noise,
         compared_steps=min(len(ends.good), len(ends.bad)),
@@ -284,11 +399,14 @@ def not_reproduced(ends: Ends, hunt: Hunt) -> Conclusion:
 
 
 def environment(
-    good: list[Trajectory] | Crash | RunResult, bad: list[Trajectory] | Crash | RunResult
+    good: list[Trajectory] | Crash | RunResult,
+    bad: list[Trajectory] | Crash | RunResult,
+    names: tuple[str, str],
 ) -> Conclusion:
-    """Return the answer where the good end cannot be trained here, or the bad end cannot be set up."""
+    """Return the answer where the good end cannot be trained here, or the bad end cannot be set up; `names`
+    are what people call the two."""
     obstacles = _obstacle(good), _obstacle(bad)
-    messages = [f"good end: {obstacles[0]}", f"bad end: {obstacles[1]}"]
+    messages = [f"{name}: {obstacle}" for name, obstacle in zip(names, obstacles, strict=True)]
     if obstacles[0] == obstacles[1]:
         messages = [f"both ends: {obstacles[0]}"]
     crash = next((end for end in (good, bad) if isinstance(end, Crash)), None)
@@ -301,10 +419,12 @@ def _obstacle(end: list[Trajectory] | Crash | RunResult) -> str:
     return end.reason if isinstance(end, RunResult) else "trains"
 
 
-def budget_at_ends(commits: Sequence[str]) -> Conclusion:
+def budget_at_ends(hunt: Hunt, commits: Sequence[str]) -> Conclusion:
     """Return the answer where the allowed runs were used up before the ends were known."""
     return Conclusion(
         Outcome.BUDGET,
         "the allowed number of runs is used up before the ends are known",
-        suspects=tuple(Suspect(sha, "untested") for sha in commits[1:]),
+        suspects=tuple(
+            Suspect(sha, "untested") for sha in (commits[-2::-1] if hunt.fixed else commits[1:])
+        ),
     )

@@ -13,8 +13,10 @@ from bisector.case import Case, Start
 from bisector.model import Conclusion, Run
 from bisector.plan import Action, Cancel
 from bisector.recalling import Memory
+from bisector.report import count
 from bisector.running import Running
 from bisector.session import Session
+from bisector.sites import Site
 from bisector.stopping import may_stop
 
 
@@ -40,6 +42,7 @@ class Loop:
         self._ranges = Ranges(session, session.repository)
         self._memory = Memory(session)
         self._actions: list[Action] = []
+        self._told: set[str] = set()  # the hunts whose places were counted
         self._planned_for: tuple[list[Start], int] | None = None  # what the core saw last
         self._led = WeakKeyDictionary[Running, tuple[object, ...]]()  # what was known of each run
         self.conclusions: dict[str, Conclusion] = {}
@@ -61,6 +64,7 @@ class Loop:
         in_flight = [start_of(flight.order) for flight in self._bench.in_flight]
         seen = (in_flight, len(cases))
         if ended or seen != self._planned_for:
+            self._say_places(cases)
             self._actions = plan.next_actions(cases, in_flight, self._session.jobs)
             self._planned_for = seen
         done = []
@@ -94,6 +98,14 @@ class Loop:
                 running.allow(len(running.seen))
             self._led[running] = known
 
+    def _say_places(self, cases: list[Case]) -> None:
+        """Say once, before it is spent, what testing every place of a hunt costs."""
+        for case in cases:
+            id_ = case.hunt.id
+            if id_ not in self._told and (places := plan.places_left(case)) is not None:
+                self._told.add(id_)
+                self._progress.said(f"{case.hunt.config.name}: {count(places, 'place')} to test")
+
     def _take(self, order: Order, run: Run) -> None:
         assert order.hunt
         case = self._cases.get(order.hunt)
@@ -106,7 +118,7 @@ class Loop:
     def _recall(self, start: Start) -> bool:
         """Let a stored run stand for one that is wanted, if there is one."""
         case = self._cases[start.hunt]
-        run = self._memory.recall(case, start, self._ranges.candidates(case.commits))
+        run = self._memory.recall(case, start, self._ranges.candidates_of(case))
         if run:
             self._take(self._order(start), run)
         return run is not None
@@ -125,10 +137,12 @@ class Loop:
     def _order(self, start: Start) -> Order:
         hunt = self._cases[start.hunt].hunt
         asked = hunt.id, start.sha, start.role, hunt.config, hunt.environment
-        return Order(*asked, is_cold=start.is_cold, is_led=may_stop(hunt))
+        site = Site(hunt.at or start.sha, hunt.pins.get(start.sha, {}))
+        how = start.is_cold, start.without
+        return Order(*asked, *how, is_led=may_stop(hunt), site=site)
 
 
 def start_of(order: Order) -> Start:
     """Return the start that a run of a hunt was ordered by."""
     assert order.hunt
-    return Start(order.hunt, order.sha, order.role, order.is_cold)
+    return Start(order.hunt, order.sha, order.role, order.is_cold, order.without)

@@ -11,6 +11,7 @@ from pathlib import Path
 from bisector import hunting, report
 from bisector.daemon import Progress
 from bisector.errors import BisectorError
+from bisector.ranges import Asked
 from bisector.session import HuntOptions, Options, Session
 
 CONFIG = "sft_default"
@@ -84,8 +85,8 @@ def run(session: Session, progress: Progress) -> Demonstration:
             python=session.options.python,
         )
     )
-    question = hunting.Question(shas[0], shas[-1], HuntOptions(again=True))
-    (found,) = hunting.hunt(inside, question, progress, lambda cases: None)
+    asked, options = Asked(shas[0], shas[-1]), HuntOptions(again=True)
+    (found,) = hunting.hunt(inside, asked, options, progress, lambda cases: None)
     culprit = found.conclusion.culprit
     is_right = culprit is not None and culprit.sha == shas[PLANTED]
     answer = "right: the planted commit" if is_right else f"WRONG: planted was {shas[PLANTED][:10]}"

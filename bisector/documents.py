@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from bisector.model import METRICS, Change, Crash, Deviation, Environment, Run
+from bisector.model import METRICS, Axis, Change, Crash, Deviation, Environment, Hunt, Role, Run
 from bisector.report import SHOWN_PACKAGES, Report, executions, probe_verdicts, wall_seconds
 from bisector.series import plain
 from bisector.watched import Regression
@@ -23,23 +23,29 @@ def hunt_json(report: Report) -> dict[str, Any]:
     hunt, conclusion, runs = report.hunt, report.conclusion, executions(report.runs)
     return {
         "hunt": hunt.id,
-        "axis": "commit",
+        "axis": hunt.axis,
+        **({} if hunt.axis is Axis.COMMIT else {"package": hunt.package, "at": hunt.at}),
         "config": hunt.config.name,
         "suite": hunt.config.suite,
         "good": hunt.good,
         "bad": hunt.bad,
         "exact": hunt.exact,
         "thorough": hunt.thorough,
+        "fixed": hunt.fixed,
+        "probe_all": hunt.probe_all,
         "outcome": conclusion.outcome,
         "reason": conclusion.reason,
         "culprit": _culprit_json(report, conclusion.culprit) if conclusion.culprit else None,
         "others": [_change_json(report, change) for change in conclusion.others],
         "transient": [_change_json(report, change) for change in conclusion.transient],
-        "suspects": [{"sha": s.sha, "why": s.why, "reason": s.reason} for s in conclusion.suspects],
+        "suspects": [
+            {**_place(hunt, s.sha), "why": s.why, "reason": s.reason} for s in conclusion.suspects
+        ],
         "ends_deviation": deviation_json(conclusion.ends_deviation),
         "crash": crash_json(conclusion.crash),
         "confirmed": conclusion.confirmed,
         "explained": conclusion.explained,
+        "reverted": conclusion.reverted,
         "compared_steps": conclusion.compared_steps,
         "noise": {metric: plain(conclusion.noise.get(metric)) for metric in METRICS},
         "commits": report.hunt.commits,
@@ -48,7 +54,7 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "training_steps": sum(len(run.result.trajectory) for run in runs),
         "wall_seconds": round(wall_seconds(runs), 3),
         "probes": [
-            _probe_json(run, verdict)
+            _probe_json(report, run, verdict)
             for run, verdict in zip(report.runs, probe_verdicts(report), strict=True)
         ],
         "environment": environment_json(hunt.environment),
@@ -62,7 +68,15 @@ def _culprit_json(report: Report, culprit: Change) -> dict[str, Any]:
 
 
 def _change_json(report: Report, change: Change) -> dict[str, Any]:
-    words = report.words.get(change.sha)
+    hunt, words = report.hunt, report.words.get(change.sha)
+    if hunt.axis is not Axis.COMMIT:
+        return {
+            "package": hunt.package,
+            **_place(hunt, change.sha),
+            "parent": change.parent,
+            "moved_along": {n: list(versions) for n, versions in report.moved_along.items()},
+            "deviation": deviation_json(change.deviation),
+        }
     return {
         "sha": change.sha,
         "parent": change.parent,
@@ -71,6 +85,7 @@ def _change_json(report: Report, change: Change) -> dict[str, Any]:
         "date": words.date if words else "",
         "pull_request": words.pull_request if words else None,
         "deviation": deviation_json(change.deviation),
+        "back_to": change.back_to or None,
     }
 
 
@@ -95,11 +110,18 @@ def crash_json(crash: Crash | None) -> dict[str, str] | None:
     return {"type": crash.type, "place": crash.place, "message": crash.message} if crash else None
 
 
-def _probe_json(run: Run, verdict: str | None) -> dict[str, Any]:
+def _place(hunt: Hunt, place: str) -> dict[str, str]:
+    """Return a place of the hunt's range, under the name that its axis gives it."""
+    return {"sha" if hunt.axis is Axis.COMMIT else "version": place}
+
+
+def _probe_json(report: Report, run: Run, verdict: str | None) -> dict[str, Any]:
+    culprit = report.conclusion.culprit
     return {
         "run": run.id,
-        "sha": run.sha,
+        **_place(report.hunt, run.sha),
         "role": run.role,
+        "without": culprit.sha if culprit and run.role is Role.REVERT else None,
         "verdict": verdict,
         "status": run.result.status,
         "steps": len(run.result.trajectory),

@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
 
 from bisector.bench import Bench
@@ -13,6 +13,7 @@ from bisector.daemon import Loop, Progress
 from bisector.errors import BisectorError, InfraError
 from bisector.model import MIN_RUNS, Conclusion, Outcome
 from bisector.plan import next_step
+from bisector.ranges import Asked, AskedChanges, resolve
 from bisector.report import Report
 from bisector.reporting import interrupted, report_of
 from bisector.session import HuntOptions, Session, ask
@@ -41,55 +42,36 @@ class Stop:
                 signal.signal(number, handler)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What `hunt` was asked: two commits as given, and its options."""
-
-    good: str
-    bad: str
-    options: HuntOptions
-
-
 def hunt(
-    session: Session, question: Question, progress: Progress, expect: Callable[[list[Case]], None]
+    session: Session,
+    asked: Asked | AskedChanges,
+    options: HuntOptions,
+    progress: Progress,
+    expect: Callable[[list[Case]], None],
 ) -> list[Report]:
     """Return a report for each config; `expect` is told the cases before anything runs."""
-    options = question.options
     if options.max_runs is not None and options.max_runs < MIN_RUNS:
         raise BisectorError(
             f"--max-runs {options.max_runs} is too few: both ends run twice.",
             f"Allow at least {MIN_RUNS}.",
         )
-    commits, skip = _resolve(session, question)
-    options = replace(options, skip=tuple(skip))
-    asked = [
-        ask(session, config, commits, options, session.environment_of(config))
+    range_ = resolve(session, asked)
+    if options.fixed:
+        range_ = replace(range_, places=range_.places[::-1])
+    questions = [
+        ask(session, config, range_, options, session.environment_of(config))
         for config in session.configs()
     ]
-    for found, digest in asked:
+    for found, digest in questions:
         session.store.add_hunt(found, digest)
     runs_of = session.store.runs_of
-    cases = [Case(found, commits, runs_of(found.id), options.max_runs) for found, _ in asked]
+    cases = [Case(f, range_.places, runs_of(f.id), options.max_runs) for f, _ in questions]
     expect(cases)
     conclusions = _pursue(session, cases, progress)
     return [
         report_of(session, session.repository, case.hunt, conclusions[case.hunt.id])
         for case in cases
     ]
-
-
-def _resolve(session: Session, question: Question) -> tuple[tuple[str, ...], list[str]]:
-    repository = session.repository
-    good, bad = repository.resolve(question.good), repository.resolve(question.bad)
-    commits = tuple(repository.first_parents(good, bad))
-    skip = [repository.resolve(revision) for revision in question.options.skip]
-    for sha in skip:
-        if sha not in commits[1:-1]:
-            raise BisectorError(
-                f"--skip {sha[:10]} is not between good and bad.",
-                "Skip only commits inside the range.",
-            )
-    return commits, skip
 
 
 def _pursue(session: Session, cases: list[Case], progress: Progress) -> dict[str, Conclusion]:

@@ -116,6 +116,20 @@ def make_rule(ends: Ends, tolerances: Tolerances, *, exact: bool, whole: int = 0
     )
 
 
+def make_class_rule(ends: Ends, tolerances: Tolerances, *, exact: bool) -> Rule:
+    """Return the rule for what lies between ends that agree: the class's tolerances, or every bit; where runs of
+    one commit differ, no limit is below twice that noise."""
+    floor = {metric: 2 * ends.noise[metric] for metric in METRICS}
+    wanted = EXACT if exact else tolerances
+    return Rule(
+        limits={metric: max(wanted.step[metric], floor[metric]) for metric in METRICS},
+        drift={
+            metric: math.inf if exact else max(wanted.drift[metric], floor[metric])
+            for metric in METRICS
+        },
+    )
+
+
 def deviating_metrics(ends: Ends, tolerances: Tolerances, whole: int = 0) -> set[str]:
     """Return the metrics in which the bad end leaves the good one; both where the steps differ."""
     found: set[str] = set()

@@ -13,7 +13,7 @@ from rich.text import Text
 from bisector import documents, issue_text, markup, report
 from bisector.errors import BisectorError
 from bisector.markup import escape
-from bisector.model import Conclusion, Environment, Hunt, Run
+from bisector.model import Conclusion, Environment, Hunt, Run, short
 from bisector.report import Report
 from bisector.reporting import interrupted, report_of
 from bisector.series import plain
@@ -95,7 +95,7 @@ def _probe_table(shown: Report) -> Table:
     for run, verdict in zip(shown.runs, report.probe_verdicts(shown), strict=True):
         result = run.result
         table.add_row(
-            run.sha[:10],
+            short(run.sha),
             run.role,
             verdict or "",
             result.status,
@@ -109,7 +109,7 @@ def _probe_table(shown: Report) -> Table:
 def _run_lines(stored: StoredRun) -> list[tuple[str, str]]:
     run, config, environment = stored
     result = run.result
-    lines = [("", f"{config} at {run.sha[:10]}: {result.status}")]
+    lines = [("", f"{config} at {short(run.sha)}: {result.status}")]
     if result.reason:
         lines.append(("why", report.printable(result.reason)))
     lines.append(("role", run.role))
@@ -204,10 +204,13 @@ def show_status(found: Mapping[str, Any], console: Console) -> None:
     for hunt in found["hunts"]:
         created = datetime.fromisoformat(hunt["created"]).timestamp()
         line = Text(f"{hunt['hunt']}  {_ago(created):>9}  {hunt['config']}  ")
-        line.append(f"{hunt['good'][:8]}…{hunt['bad'][:8]}  ")
+        oldest, newest = (
+            (hunt["bad"], hunt["good"]) if hunt["fixed"] else (hunt["good"], hunt["bad"])
+        )
+        line.append(f"{oldest[:8]}…{newest[:8]}  ")
         line.append(hunt["outcome"] or "not finished", style="bold")
         if hunt["culprit"]:
-            line.append(f" {hunt['culprit'][:10]}")
+            line.append(f" {short(hunt['culprit'])}")
         console.print(line)
     if found["runs"]:
         table = Table(
@@ -215,7 +218,7 @@ def show_status(found: Mapping[str, Any], console: Console) -> None:
         )
         for run in found["runs"]:
             table.add_row(
-                *(run["run"], run["config"], run["sha"][:10]),
+                *(run["run"], run["config"], short(run["sha"])),
                 *(run["role"], run["status"], f"{run['seconds']:.1f}"),
             )
         console.print(table)
@@ -231,6 +234,7 @@ def status_json(hunts: Recent, runs: Sequence[tuple[Run, str]]) -> dict[str, Any
                 "config": hunt.config.name,
                 "good": hunt.good,
                 "bad": hunt.bad,
+                "fixed": hunt.fixed,
                 "outcome": conclusion.outcome if conclusion else None,
                 "culprit": conclusion.culprit.sha if conclusion and conclusion.culprit else None,
                 "created": datetime.fromtimestamp(created, UTC).isoformat(),

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
 from bisector.contents import Footprint
 
 METRICS = ("loss", "grad_norm")
+SHA_LENGTH = 40
 # What a training of TRL can be moved by; everything else that is installed is recorded, not compared.
 COMPARED_PACKAGES = (
     "torch",
@@ -24,6 +26,7 @@ COMPARED_PACKAGES = (
     "liger-kernel",
 )
 UNKNOWN_VERSION = "0+unknown"
+CONFLICTS = "it does not revert cleanly"  # why a bad end without its culprit could not be set up
 MIN_RUNS = 5  # the four runs of the ends, and one more
 
 
@@ -46,6 +49,7 @@ class Role(StrEnum):
     CONFIRM = "confirm"
     CONTROL = "control"
     TEST = "test"
+    REVERT = "revert"  # of the bad end without the culprit: it stands for no other run
 
 
 class Verdict(StrEnum):
@@ -67,6 +71,14 @@ class Outcome(StrEnum):
     BUDGET = "budget"
     INFRA = "infra"
     INTERRUPTED = "interrupted"
+
+
+class Axis(StrEnum):
+    """What the places of a hunt's range are: commits, releases of a package, or environments."""
+
+    COMMIT = "commit"
+    PACKAGE = "package"
+    ENVIRONMENT = "environment"
 
 
 class Event(StrEnum):
@@ -110,6 +122,11 @@ class Step:
 
 
 Trajectory = tuple[Step, ...]
+
+
+def short(place: str) -> str:
+    """Return a place of a range as people name it: a commit by its first ten digits, else its whole name."""
+    return place[:10] if len(place) == SHA_LENGTH else place
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,27 +271,58 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """One search: the question and its options. `id` is a digest of what can change the answer."""
+    """One search: the question and its options. `id` is a digest of what can change the answer.
+
+    `good`, `bad` and `skip` are places of its range, named by commit, version, or what is installed there.
+    Where it looks for what `fixed` a deviation, `good` is the newest commit and `bad` the oldest one.
+    """
 
     id: str
     repository: str
     good: str
     bad: str
-    commits: int  # on the first-parent line, the good end left out
+    commits: int  # places of the range (on commits: the first-parent line), the good end left out
     config: Config
     environment: Environment
     exact: bool = False
     thorough: bool = False
     skip: tuple[str, ...] = ()
     recalls: bool = True  # whether stored runs may stand for ends and probes
+    axis: Axis = Axis.COMMIT
+    package: str = ""  # whose releases the places are
+    at: str = ""  # the commit of every place where those are no commits
+    # What is installed in place of what the training interpreter has, by place where those are no commits.
+    pins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    fixed: bool = False
+    probe_all: bool = False  # every commit that can matter is tested, whole
+
+    @property
+    def may_revert(self) -> bool:
+        """Whether its culprit can be reverted at the bad end."""
+        return self.axis is Axis.COMMIT and not self.fixed
+
+    @property
+    def oldest(self) -> str:
+        """Return the older end."""
+        return self.bad if self.fixed else self.good
+
+    @property
+    def newest(self) -> str:
+        """Return the newer end."""
+        return self.good if self.fixed else self.bad
+
+    @property
+    def end_names(self) -> tuple[str, str]:
+        """Return what people call `good` and `bad`."""
+        return ("newest commit", "oldest commit") if self.fixed else ("good end", "bad end")
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """One step of the chain: the trajectory moved after `parent` and no later than `child`.
 
-    Both are positions in the range. Where they are neighbours `child` made the change; otherwise what
-    lies between could not be told apart.
+    Both are positions in the range. Where they are neighbours the newer of the two made the change: `child`,
+    or `parent` in a range that runs backwards. Otherwise what lies between could not be told apart.
     """
 
     parent: int
@@ -297,11 +345,17 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A link that was found, with what moved at `sha` against `parent`."""
+    """A link that was found, with what moved at `sha` against `parent`, the commit before it.
+
+    Of what was fixed, the deviation is the parent's against `sha`.
+    """
 
     sha: str
     parent: str
     deviation: Deviation
+    back_to: str = (
+        ""  # an earlier commit whose trajectory it is on again; known of transient ones only
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,3 +376,15 @@ class Conclusion:
     candidates: int | None = None  # commits that can matter; None where that was not worked out
     noise: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    # Of the bad end with the culprit reverted; empty: not run, or it showed nothing, as a note says.
+    reverted: Literal["restores", "does_not_restore", "conflicts", ""] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A version of a package in the index. `requires_python` is a specifier; empty where none is known."""
+
+    version: str
+    uploaded: datetime | None = None
+    is_yanked: bool = False
+    requires_python: str = ""

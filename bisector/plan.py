@@ -1,7 +1,8 @@
 """Decides the next runs of a hunt, or its conclusion, from the runs that are stored; pure.
 
 Nothing is remembered between calls: killing the process and calling again gives the same answer. The
-order is: both ends twice, their noise, the search along the chain of changes, the confirmation.
+order is: both ends twice, their noise, the search along the chain of changes, the confirmation, the bad end
+with the culprit reverted.
 """
 
 from collections import Counter
@@ -92,7 +93,8 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int =
 def _with_case(conclusion: Conclusion, case: Case) -> Conclusion:
     notes = conclusion.notes
     if trusted(case.hunt, case.runs) != case.runs:
-        notes = (*notes, "stored runs were left out: the good end gives something else now")
+        which = case.hunt.end_names[0]
+        notes = (*notes, f"stored runs were left out: the {which} gives something else now")
     return replace(conclusion, candidates=case.candidates, notes=notes)
 
 
@@ -102,7 +104,8 @@ def next_step(
     """Return the runs that this hunt needs now, in flight or not, or its conclusion."""
     width = 1 if case.max_runs else max(width // case.hunt.config.num_processes, 1)
     searching = [start.sha for start in in_flight if start.role is Role.SEARCH]
-    case, ends, rule, step, *_ = look_at(case, searching, width)
+    look = look_at(case, searching, width)
+    case, ends, rule, step, *_ = look
     if ends is None:
         return _afford(case, _end_runs(case), reserve=0, evidence=None)
     if not isinstance(ends, Ends | Crash):
@@ -111,7 +114,10 @@ def next_step(
         assert isinstance(ends, Ends)
         return conclude.not_reproduced(ends, case.hunt)
     longest = gather(case).longest
-    evidence = conclude.Evidence(case.hunt, case.commits, case.results, longest, ends, rule)
+    evidence = conclude.Evidence(
+        *(case.hunt, case.commits, case.results, longest, ends, rule),
+        do_ends_differ=look.do_ends_differ,
+    )
     if isinstance(step, Probes):
         starts = [Start(case.hunt.id, case.commits[p], Role.SEARCH) for p in step.positions]
         return _afford(case, starts, reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
@@ -119,20 +125,49 @@ def next_step(
     wanted = _confirmations(case, step)
     evidence = evidence.with_chain(step)
     more = _afford(case, wanted, reserve=0, evidence=evidence) if wanted else []
-    if isinstance(more, Conclusion) and evidence.is_confirmed(step.links[0]):
-        return evidence.conclude()  # only later changes are left without their confirmation
-    return more or evidence.conclude()
+    is_enough = isinstance(more, Conclusion) and evidence.is_culprit_confirmed
+    if more and not is_enough:
+        return more
+    # where runs are missing all the same, only later changes are left without their confirmation
+    return _check_by_revert(case, evidence, evidence.conclude())
+
+
+def _check_by_revert(
+    case: Case, evidence: conclude.Evidence, answer: Conclusion
+) -> list[Start] | Conclusion:
+    """Return the run of the bad end without the culprit, or the answer with what that run showed."""
+    hunt, culprit = case.hunt, answer.culprit
+    if culprit is None or not hunt.may_revert or culprit.sha == hunt.bad:
+        return answer
+    shown = case.results(hunt.bad, Role.REVERT)
+    if shown:
+        return evidence.with_revert(answer, shown[-1])
+    wanted = [Start(hunt.id, hunt.bad, Role.REVERT, without=culprit.sha)]
+    affordable = _afford(case, wanted, reserve=0, evidence=evidence)
+    if isinstance(affordable, Conclusion):
+        note = f"no run was left to revert it at {hunt.bad[:10]}"
+        return replace(answer, notes=(*answer.notes, note))
+    return affordable
 
 
 def runs_left(case: Case) -> int:
-    """Return how many more runs the hunt is expected to take, confirmation included."""
+    """Return how many more runs the hunt is expected to take, confirmation and revert included."""
     case, ends, _, step, *_ = look_at(case)
-    confirm = 2 * conclude.CONFIRMATIONS
+    revert = int(case.hunt.may_revert and not case.results(case.hunt.bad, Role.REVERT))
+    confirm = 2 * conclude.CONFIRMATIONS + revert
     if ends is None:
         return len(_end_runs(case)) + search.search_bound(len(case.commits) - 1) + confirm
     if isinstance(step, Probes):
-        return search.search_bound(step.left) + confirm
-    return len(_confirmations(case, step)) if step else 0
+        left = step.left if case.hunt.probe_all else search.search_bound(step.left)
+        return left + confirm
+    return len(_confirmations(case, step)) + revert if step else 0
+
+
+def places_left(case: Case) -> int | None:
+    """Return how many commits a hunt that tests all that can matter has still to test, as far as is known; None
+    for any other hunt, and while the ends are not known."""
+    step = look_at(case).step if case.hunt.probe_all else None
+    return len(step.positions) if isinstance(step, Probes) else None
 
 
 def stop_after(
@@ -182,9 +217,15 @@ def _other_end(case: Case, start: Start) -> list[Trajectory]:
 
 
 def expected_runs(commits: int, width: int = 1) -> int:
-    """Return the most runs of a hunt over `commits` commits without skips: ends, search, confirmation."""
+    """Return the most runs of a hunt over `commits` commits without skips: ends, search, confirmation, and
+    the bad end with the culprit reverted."""
     probes = min(search.search_bound(commits, width) * width, commits - 1)
-    return 2 * END_RUNS + probes + 2 * conclude.CONFIRMATIONS
+    return 2 * END_RUNS + probes + 2 * conclude.CONFIRMATIONS + 1
+
+
+def expected_runs_of_all(commits: int) -> int:
+    """Return the most runs that test the ends and every place between them; none of it confirmed."""
+    return 2 * END_RUNS + commits - 1
 
 
 # The ends
@@ -216,7 +257,8 @@ def _end_runs(case: Case) -> list[Start]:
 
 def _confirmations(case: Case, chain: Chain) -> list[Start]:
     wanted = []
-    for sha in confirmed_commits(case, chain.links):
+    links = (*chain.links, *(chain.transient if case.hunt.probe_all else ()))
+    for sha in confirmed_commits(case, links):
         results = case.results(sha, Role.CONFIRM)
         is_cold = not any(r.status is not Status.TIMED_OUT and not r.warm for r in results)
         for number in range(conclude.missing_confirmations(results)):
@@ -239,4 +281,6 @@ def _afford(
     affordable = case.max_runs - reserve - case.spent
     if affordable >= 1:
         return wanted[:affordable]
-    return evidence.out_of_budget() if evidence else conclude.budget_at_ends(case.commits)
+    return (
+        evidence.out_of_budget() if evidence else conclude.budget_at_ends(case.hunt, case.commits)
+    )

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bisector.bench import InFlight
 from bisector.case import Case
-from bisector.model import Run
+from bisector.model import Run, short
 from bisector.plan import runs_left
 from bisector.report import duration, printable
 
@@ -42,7 +42,7 @@ class TerminalProgress:
         if self._is_verbose:
             reason = f": {printable(run.result.reason)}" if run.result.reason else ""
             self.said(
-                f"{config} {run.sha[:10]} {run.role} {run.result.status} "
+                f"{config} {short(run.sha)} {run.role} {run.result.status} "
                 f"in {duration(run.result.seconds)}{reason}"
             )
 
@@ -60,7 +60,7 @@ class TerminalProgress:
 
     def _line(self, running: Sequence[InFlight], cases: Sequence[Case]) -> str:
         what = ", ".join(
-            f"{flight.order.sha[:8]} {flight.order.role} {flight.running.steps()} steps"
+            f"{short(flight.order.sha)} {flight.order.role} {flight.running.steps()} steps"
             for flight in running
         )
         if not running:

@@ -149,7 +149,7 @@ class Repository:
         """Return the first-parent commits from `good` to `bad`, oldest first, both included."""
         if good == bad:
             raise BisectorError(
-                "Good and bad are the same commit, so there is nothing to hunt.",
+                "Both ends are the same commit, so there is nothing to hunt.",
                 "Give two commits.",
             )
         with self._open() as repo:
@@ -157,9 +157,11 @@ class Repository:
             if after and good in repo.git.rev_list("--parents", "-1", after[0]).split()[1:2]:
                 return [good, *after]
             if _is_ancestor(repo, bad, good):
-                raise BisectorError("Bad is older than good.", "Swap the two commits.")
+                raise BisectorError(
+                    "The second commit is older than the first.", "Swap the two commits."
+                )
         raise BisectorError(
-            "Good is not on the first-parent line of bad, so no range lies between them.",
+            "The first commit is not on the first-parent line of the second, so no range lies between them.",
             "Give two commits of the same branch.",
         )
 
@@ -289,21 +291,64 @@ class Repository:
 
     def checkout(self, sha: str, target: Path) -> None:
         """Write the commit's files to `target`, which is there only when it is whole."""
-        partial = target.with_name(f"{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        index = target.with_name(f"{target.name}.index")
         with self._open() as repo:
-            repo.git.update_environment(GIT_INDEX_FILE=str(index), GIT_WORK_TREE=str(partial))
+            _write_tree(repo, sha, target)
+
+    def checkout_without(self, sha: str, culprit: str, target: Path) -> bool:
+        """Write the files of a commit with another one reverted, against its first parent; False: that conflicts.
+
+        Index and new objects lie beside `target` for a while; the repository is only read.
+        """
+        index, patch, objects = (
+            target.with_name(f"{target.name}.{kind}") for kind in ("without", "patch", "objects")
+        )
+        objects.mkdir(parents=True)
+        with self._open() as repo:
+            own = Path(repo.common_dir, "objects")
+            quoted = str(own).replace("\\", "\\\\").replace('"', '\\"')
+            repo.git.update_environment(
+                GIT_INDEX_FILE=str(index),
+                GIT_OBJECT_DIRECTORY=str(objects),
+                GIT_ALTERNATE_OBJECT_DIRECTORIES=f'"{quoted}"',
+            )
             try:
-                repo.git.read_tree("--reset", "-u", "--no-sparse-checkout", sha)
-            except git.GitCommandError as error:
-                raise InfraError(
-                    f"git could not check out {sha[:10]}: {_last_line(error)}.",
-                    "Free space on the disk or mend the repository; run it again.",
-                ) from None
-        index.unlink(missing_ok=True)
-        partial.rename(target)
+                repo.git.read_tree(sha)
+                change = repo.git.diff_tree(
+                    *("-p", "-M", "--binary", "--full-index", "--no-ext-diff", "--no-textconv"),
+                    *(f"{culprit}^1", culprit),
+                    **_RAW,
+                )
+                if change:
+                    patch.write_bytes(change)
+                    how = ("--cached", "--3way", "--reverse", "--whitespace=nowarn")
+                    repo.git.apply(*how, str(patch))
+                tree = str(repo.git.write_tree())
+            except git.GitCommandError:
+                return False
+            else:
+                _write_tree(repo, tree, target)
+                return True
+            finally:
+                shutil.rmtree(objects, ignore_errors=True)
+                for path in (index, patch):
+                    path.unlink(missing_ok=True)
+
+
+def _write_tree(repo: git.Repo, sha: str, target: Path) -> None:
+    partial = target.with_name(f"{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    index = target.with_name(f"{target.name}.index")
+    repo.git.update_environment(GIT_INDEX_FILE=str(index), GIT_WORK_TREE=str(partial))
+    try:
+        repo.git.read_tree("--reset", "-u", "--no-sparse-checkout", sha)
+    except git.GitCommandError as error:
+        raise InfraError(
+            f"git could not check out {sha[:10]}: {_last_line(error)}.",
+            "Free space on the disk or mend the repository; run it again.",
+        ) from None
+    index.unlink(missing_ok=True)
+    partial.rename(target)
 
 
 _RAW: dict[str, Any] = {"strip_newline_in_stdout": False, "stdout_as_string": False}

@@ -3,7 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group
@@ -18,12 +18,14 @@ from bisector.judge import (
     UnclearError,
     end_results,
     judge,
+    make_class_rule,
     make_rule,
     measure_noise,
     read_end,
     trusted,
 )
 from bisector.model import (
+    Axis,
     Change,
     Commit,
     Conclusion,
@@ -34,6 +36,7 @@ from bisector.model import (
     Outcome,
     Run,
     Status,
+    short,
 )
 from bisector.series import plain
 from bisector.stopping import cut, horizon, prefix_length, whole
@@ -52,6 +55,8 @@ class Report:
     words: Mapping[str, Commit]  # of every commit that the report may name
     advice: tuple[str, ...] = ()
     alike: tuple[Alike, ...] = ()  # where else the culprit's blocks stand
+    # The packages beside the one searched that another version of it brings: (before, since), "" for none.
+    moved_along: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def candidates(self) -> int:
@@ -119,22 +124,31 @@ def headline(report: Report) -> str:
         case Outcome.CULPRIT:
             assert conclusion.culprit
             sha = conclusion.culprit.sha
-            what = "broke" if conclusion.crash else "moved"
-            return f"{config}: {sha[:10]} {what} the trajectory: {_subject(report, sha)}"
+            return f"{config}: {name(report.hunt, sha)} {_did(report)}{_subject(report, sha)}"
         case Outcome.SUSPECTS:
-            return f"{config}: one of {len(conclusion.suspects)} commits moved the trajectory"
+            what = "ended the deviation" if report.hunt.fixed else "moved the trajectory"
+            left = count(len(conclusion.suspects), noun(report.hunt))
+            return f"{config}: one of {left} {what}"
         case Outcome.NOT_REPRODUCED:
             return f"{config}: not reproduced, {printable(conclusion.reason)}"
         case Outcome.CONTRADICTION:
-            return f"{config}: the runs contradict one another, so no commit is accused"
+            return f"{config}: the runs contradict one another, so nothing is accused"
         case Outcome.ENVIRONMENT:
-            return f"{config}: these commits do not train in this environment"
+            return f"{config}: these {noun(report.hunt)}s do not train in this environment"
         case Outcome.BUDGET:
             return f"{config}: {printable(conclusion.reason)}"
         case Outcome.INFRA:
             return f"{config}: the machine failed, and nothing was concluded"
         case Outcome.INTERRUPTED:
             return f"{config}: {printable(conclusion.reason)}"
+
+
+def _did(report: Report) -> str:
+    """Return what the culprit did."""
+    has_crash = report.conclusion.crash is not None
+    if report.hunt.fixed:
+        return f"is the first commit at which the {'crash' if has_crash else 'deviation'} is gone"
+    return f"{'broke' if has_crash else 'moved'} the trajectory"
 
 
 def lines(report: Report) -> list[tuple[str, str]]:
@@ -147,18 +161,25 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found.append(("ends", describe_deviation(conclusion.ends_deviation, conclusion.crash)))
     if conclusion.outcome in (Outcome.CONTRADICTION, Outcome.ENVIRONMENT, Outcome.INFRA):
         found.append(("why", printable(conclusion.reason)))
+    if conclusion.reverted:
+        found.append(("reverted", describe_revert(report)))
     found += [("alike", printable(text)) for text in alignment.describe(report.alike)]
     for other in conclusion.others:
-        found.append(("also", f"{other.sha[:10]} {_subject(report, other.sha)}"))
+        found.append(("also", f"{name(report.hunt, other.sha)}{_subject(report, other.sha)}"))
         found.append(("", describe_deviation(other.deviation)))
     for change in conclusion.transient:
-        found.append(("undone", f"{change.sha[:10]} {_subject(report, change.sha)}"))
+        found += _transient_lines(report, change)
     found += _suspect_lines(report)
     if conclusion.confirmed:
         how = "culprit and parent run twice more, fresh: each on its side"
         found.append(("confirmed", how))
         if not conclusion.explained:
-            found.append(("open", "the bad end is not wholly explained by what is named here"))
+            which = report.hunt.end_names[1]
+            found.append(("open", f"the {which} is not wholly explained by what is named here"))
+        if report.hunt.fixed:
+            newest = short(report.hunt.newest)
+            text = f"every commit tested from it on, up to {newest}, is as {newest} is"
+            found.append(("since", text))
     if conclusion.compared_steps and horizon(report.hunt, report.runs) == conclusion.compared_steps:
         steps = count(conclusion.compared_steps, "step")
         text = f"the first {steps} of each run; --thorough also finds what moved later ones"
@@ -172,13 +193,43 @@ def lines(report: Report) -> list[tuple[str, str]]:
     return found
 
 
+def _transient_lines(report: Report, change: Change) -> list[tuple[str, str]]:
+    text = f"{name(report.hunt, change.sha)}{_subject(report, change.sha)}"
+    if not report.hunt.probe_all:
+        return [("undone", text)]
+    if change.back_to:
+        return [("back", f"{text}, as at {short(change.back_to)}")]
+    return [("moved", text), ("", describe_deviation(change.deviation, report.conclusion.crash))]
+
+
+def describe_revert(report: Report) -> str:
+    """Return what the bad end does with the culprit reverted."""
+    bad, crash = report.hunt.bad[:10], report.conclusion.crash
+    match report.conclusion.reverted:
+        case "conflicts":
+            return f"it does not revert cleanly at {bad}"
+        case "restores":
+            what = "makes it train again" if crash else "restores the trajectory"
+            return f"reverting it at {bad} {what}"
+    why = "something else also holds it"
+    if report.conclusion.others:
+        why = "the later changes named here hold it too"
+    return f"reverting it at {bad} does not{' make it train again' if crash else ''}: {why}"
+
+
 def _change_lines(report: Report, change: Change) -> list[tuple[str, str]]:
     words = report.words.get(change.sha)
     lines = []
     if words:
         request = f", pull request {words.pull_request}" if words.pull_request else ""
         lines.append(("by", f"{printable(words.author)}, {words.date[:10]}{request}"))
-    lines.append(("what", describe_deviation(change.deviation, report.conclusion.crash)))
+    what = describe_deviation(change.deviation, report.conclusion.crash)
+    lines.append(("before" if report.hunt.fixed else "what", what))
+    moved = [
+        f"{n} {old or 'none'} → {new or 'none'}" for n, (old, new) in report.moved_along.items()
+    ]
+    if moved:
+        lines.append(("with it", f"{', '.join(moved)}: moved along, so it may be one of these"))
     return lines
 
 
@@ -187,7 +238,7 @@ def _suspect_lines(report: Report) -> list[tuple[str, str]]:
     lines = []
     for suspect in suspects[:SHOWN_SUSPECTS]:
         reason = f" ({printable(suspect.reason)})" if suspect.reason else ""
-        lines.append(("suspect", f"{suspect.sha[:10]} {suspect.why}{reason}"))
+        lines.append(("suspect", f"{name(report.hunt, suspect.sha)} {suspect.why}{reason}"))
     if len(suspects) > SHOWN_SUSPECTS:
         lines.append(("", f"and {len(suspects) - SHOWN_SUSPECTS} more"))
     return lines
@@ -195,12 +246,26 @@ def _suspect_lines(report: Report) -> list[tuple[str, str]]:
 
 def _subject(report: Report, sha: str) -> str:
     words = report.words.get(sha)
-    return printable(words.subject) if words else ""
+    return f": {printable(words.subject)}" if words else ""
+
+
+NOUNS = {Axis.COMMIT: "commit", Axis.PACKAGE: "release", Axis.ENVIRONMENT: "change"}
+
+
+def noun(hunt: Hunt) -> str:
+    """Return what one place of the hunt's range is called."""
+    return NOUNS[hunt.axis]
+
+
+def name(hunt: Hunt, place: str) -> str:
+    """Return a place of the hunt's range as a sentence names it."""
+    return f"{hunt.package} {place}".strip() if hunt.axis is Axis.PACKAGE else short(place)
 
 
 def _range(report: Report) -> str:
     hunt = report.hunt
-    text = f"{hunt.good[:10]} … {hunt.bad[:10]}, {count(hunt.commits, 'commit')}"
+    ends = f"{name(hunt, hunt.oldest)} … {short(hunt.newest)}"
+    text = f"{ends}, {count(hunt.commits, noun(hunt))}"
     if report.conclusion.candidates is None:
         return text
     return f"{text}, of which {report.candidates} touch what the runs read"
@@ -308,5 +373,8 @@ def _rule(hunt: Hunt, runs: Sequence[Run]) -> tuple[Rule | None, Any]:
         ends = Ends(good[0], bad[0], measure_noise(good, bad))
         is_short = horizon(hunt, runs) is not None
         length = prefix_length(hunt.config) if is_short else 0
-        return make_rule(ends, hunt.config.tolerances, exact=hunt.exact, whole=length), good[0]
+        rule = make_rule(ends, hunt.config.tolerances, exact=hunt.exact, whole=length)
+        if rule is None and hunt.probe_all:
+            rule = make_class_rule(ends, hunt.config.tolerances, exact=hunt.exact)
+        return rule, good[0]
     return None, ()

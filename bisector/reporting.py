@@ -1,13 +1,14 @@
 """The report of a hunt that is stored: its answer, its runs, and the words of the commits that it names."""
 
 import tempfile
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bisector.alignment import Alike, find_alike
 from bisector.errors import BisectorError
-from bisector.model import Change, Conclusion, Hunt, Outcome
+from bisector.model import Axis, Change, Conclusion, Hunt, Outcome, Run, Status
 from bisector.report import Report
 from bisector.session import Session
 
@@ -19,16 +20,19 @@ def report_of(
     session: Session, repository: "Repository", found: Hunt, conclusion: Conclusion
 ) -> Report:
     """Return the report of a hunt that is stored; without words where the repository is gone."""
+    runs = session.store.runs_of(found.id)
+    if found.axis is not Axis.COMMIT:
+        return Report(
+            found, conclusion, runs, {}, moved_along=_moved_along(session, conclusion, found, runs)
+        )
     changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
     try:
         words = {c.sha: repository.describe(c.sha) for c in changes if c}
         advice = _advise(session, repository, found, conclusion)
     except BisectorError:
         words, advice = {}, ()
-    runs = session.store.runs_of(found.id)
-    return Report(
-        found, conclusion, runs, words, advice, _find_alike(repository, conclusion.culprit)
-    )
+    alike = _find_alike(repository, conclusion.culprit)
+    return Report(found, conclusion, runs, words, advice, alike=alike)
 
 
 def _find_alike(repository: "Repository", culprit: Change | None) -> tuple[Alike, ...]:
@@ -41,6 +45,24 @@ def _find_alike(repository: "Repository", culprit: Change | None) -> tuple[Alike
         return find_alike(diffs, repository.python_files(parent), repository.python_files(sha))
     except (BisectorError, ValueError):  # no repository any more, or output that is not git's
         return ()
+
+
+def _moved_along(
+    session: Session, conclusion: Conclusion, found: Hunt, runs: Sequence[Run]
+) -> dict[str, tuple[str, str]]:
+    """Return what the culprit's environment has in another version than its parent's, beside what is searched."""
+    if conclusion.culprit is None:
+        return {}
+    ids = {run.sha: run.environment for run in runs if run.result.status is not Status.SETUP_FAILED}
+    sides = conclusion.culprit.parent, conclusion.culprit.sha
+    known = session.store.environments([ids[side] for side in sides])
+    old, new = (known[ids[side]].packages for side in sides)
+    pinned = found.pins[sides[0]].keys() | found.pins[sides[1]].keys()
+    return {
+        name: (old.get(name, ""), new.get(name, ""))
+        for name in sorted(old.keys() | new.keys())
+        if name not in pinned and old.get(name) != new.get(name)
+    }
 
 
 def _advise(

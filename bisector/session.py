@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from bisector import environment, interpreter, runner, tiny
 from bisector.config import Settings, Suite, load_settings, load_suite
 from bisector.errors import BisectorError
 from bisector.ledger import Ledger
-from bisector.model import Config, Environment, Hunt
+from bisector.model import Axis, Config, Environment, Hunt
 from bisector.processes import is_alive, kill_orphans, own_identity
 from bisector.store import Store
 
@@ -48,6 +48,7 @@ class Session:
 
     options: Options
     owner: str = field(default_factory=own_identity)
+    _described: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def settings(self) -> Settings:
@@ -105,10 +106,15 @@ class Session:
         python = self.options.python or self.settings.train.python or sys.executable
         return shutil.which(python) or python
 
-    @cached_property
+    @property
     def described(self) -> dict[str, Any]:
         """Return what the training interpreter says of itself."""
-        return interpreter.describe(self.python)
+        return self._describe(self.python)
+
+    def _describe(self, python: str) -> dict[str, Any]:
+        if python not in self._described:
+            self._described[python] = interpreter.describe(python)
+        return self._described[python]
 
     @property
     def suite_gpus(self) -> list[environment.Gpu]:
@@ -162,10 +168,11 @@ class Session:
         """Return the directory that `{tiny}` stands for; None for a config that does not name it."""
         return self._assets if any("{tiny}" in value for value in config.args.values()) else None
 
-    def environment_of(self, config: Config) -> Environment:
-        """Return the environment in which the config trains; brings its model and data here first."""
+    def environment_of(self, config: Config, python: str = "") -> Environment:
+        """Return the environment in which the config trains, by default with the training interpreter;
+        brings its model and data here first."""
         return environment.make_environment(
-            self.described,
+            self._describe(python or self.python),
             self.suite_gpus[: config.num_processes],
             runner.base_variables(self.python),
             threads=runner.THREADS,
@@ -184,22 +191,22 @@ class Session:
 def ask(
     session: Session,
     config: Config,
-    commits: Sequence[str],
+    range_: "Range",
     options: "HuntOptions",
     found: Environment,
 ) -> tuple[Hunt, str]:
     """Return the hunt that asks this, in the environment `found`, with an id that depends on the question,
     and the question's digest."""
-    good, bad = commits[0], commits[-1]
-    question = hashlib.sha256(
-        json.dumps(
-            [
-                *(good, bad, config.name, config.digest, found.id),
-                *(dict(config.tolerances.step), dict(config.tolerances.drift)),
-                *(options.exact, options.thorough, sorted(set(options.skip))),
-            ]
-        ).encode()
-    ).hexdigest()
+    good, bad = range_.places[0], range_.places[-1]
+    asked_for: list[object] = [
+        *(good, bad, config.name, config.digest, found.id),
+        *(dict(config.tolerances.step), dict(config.tolerances.drift)),
+        *(options.exact, options.thorough, sorted(set(range_.skip))),
+    ]
+    asked_for += ["fixed"] * options.fixed + ["probe all"] * options.probe_all
+    if range_.axis is not Axis.COMMIT:
+        asked_for += [range_.axis, range_.at, {p: dict(pins) for p, pins in range_.pins.items()}]
+    question = hashlib.sha256(json.dumps(asked_for).encode()).hexdigest()
     asked = session.store.hunts_asking(question)
     if asked and not options.again:
         stored = session.store.hunt(asked[-1])
@@ -211,15 +218,33 @@ def ask(
         repository=session.repository.location,
         good=good,
         bad=bad,
-        commits=len(commits) - 1,
+        commits=len(range_.places) - 1,
         config=config,
         environment=found,
         exact=options.exact,
         thorough=options.thorough,
-        skip=tuple(options.skip),
-        recalls=session.settings.train.recall and not options.again,
+        skip=range_.skip,
+        recalls=range_.axis is Axis.COMMIT and session.settings.train.recall and not options.again,
+        axis=range_.axis,
+        package=range_.package,
+        at=range_.at,
+        pins=range_.pins,
+        fixed=options.fixed,
+        probe_all=options.probe_all,
     )
     return hunt, question
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The places that a hunt searches, the good end first: commits, or what `pins` installs at commit `at`."""
+
+    places: tuple[str, ...]
+    skip: tuple[str, ...] = ()
+    axis: Axis = Axis.COMMIT
+    package: str = ""
+    at: str = ""
+    pins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +253,10 @@ class HuntOptions:
 
     exact: bool = False
     thorough: bool = False
-    skip: Sequence[str] = ()
     max_runs: int | None = None
     again: bool = False
+    fixed: bool = False
+    probe_all: bool = False
 
 
 def _sweep(state: Path) -> None:

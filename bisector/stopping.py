@@ -31,7 +31,7 @@ def prefix_length(config: Config) -> int:
 
 def may_stop(hunt: Hunt) -> bool:
     """Whether the hunt's runs may stop before their end."""
-    return not (hunt.thorough or hunt.exact)
+    return not (hunt.thorough or hunt.exact or hunt.probe_all)
 
 
 def horizon(hunt: Hunt, runs: Sequence[Run]) -> int | None:

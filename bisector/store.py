@@ -16,6 +16,7 @@ from bisector.model import Conclusion, Crash, Environment, Hunt, Role, Run, RunR
 from bisector.series import dump, dump_steps, load, load_steps
 
 BUSY_TIMEOUT = 30.0  # seconds; transactions are short, so a wait this long means a stuck disk
+OF_COMMITS = "role != 'revert'"  # the runs of what was committed, not of a commit without another
 LAST = "\U0010ffff"  # behind whatever may follow the beginning of an id, so that the index finds it
 
 MIGRATIONS = (
@@ -319,7 +320,7 @@ class Store:
     def runs_answering(self, config: str, environment: str, sha: str) -> list[Run]:
         """Return the runs of a config at a commit in an environment."""
         rows = self._db.execute(
-            "SELECT * FROM runs WHERE sha = ? AND config = ? AND environment = ?",
+            f"SELECT * FROM runs WHERE sha = ? AND config = ? AND environment = ? AND {OF_COMMITS}",
             (sha, config, environment),
         )
         return [self._run(row) for row in rows]
@@ -327,7 +328,8 @@ class Store:
     def newest_runs(self, config: str, environment: str, limit: int) -> list[Run]:
         """Return the newest runs of a config in an environment, newest first."""
         rows = self._db.execute(
-            "SELECT * FROM runs WHERE config = ? AND environment = ? ORDER BY started DESC LIMIT ?",
+            f"SELECT * FROM runs WHERE config = ? AND environment = ? AND {OF_COMMITS}"
+            " ORDER BY started DESC LIMIT ?",
             (config, environment, limit),
         )
         return [self._run(row) for row in rows]
@@ -341,7 +343,8 @@ class Store:
         """
         marks = ", ".join("?" * len(configs))
         rows = self._db.execute(
-            f"SELECT * FROM runs WHERE rowid > ? AND config IN ({marks}) ORDER BY rowid",
+            f"SELECT * FROM runs WHERE rowid > ? AND config IN ({marks}) AND {OF_COMMITS}"
+            " ORDER BY rowid",
             (number, *configs),
         )
         return [(self._run(row), row["config"]) for row in rows if row["sha"] in shas]
@@ -350,7 +353,8 @@ class Store:
         """Return the runs of commits, each with its config's digest, for the given digests."""
         found = []
         for sha in shas:
-            for row in self._db.execute("SELECT * FROM runs WHERE sha = ?", (sha,)):
+            found_at = f"SELECT * FROM runs WHERE sha = ? AND {OF_COMMITS}"
+            for row in self._db.execute(found_at, (sha,)):
                 if row["config"] in configs:
                     found.append((self._run(row), row["config"]))
         return found
@@ -395,7 +399,7 @@ class Store:
         """Return the newest completed run of a config at a commit in an environment."""
         row = self._db.execute(
             "SELECT * FROM runs WHERE sha = ? AND config = ? AND environment = ? AND status = ?"
-            " ORDER BY started DESC LIMIT 1",
+            f" AND {OF_COMMITS} ORDER BY started DESC LIMIT 1",
             (sha, config, environment, Status.COMPLETED),
         ).fetchone()
         return self._run(row) if row else None

@@ -2,7 +2,7 @@
 
 from bisector import report
 from bisector.markup import code, escape
-from bisector.model import Outcome, Status
+from bisector.model import Axis, Outcome, Status
 from bisector.report import Report
 from bisector.stopping import whole_steps
 
@@ -33,7 +33,7 @@ def unchecked(found: Report) -> list[str]:
         "and grad\\_norm."
     )
     texts.append("Other environments and devices than the one above.")
-    if conclusion.culprit:
+    if conclusion.culprit and hunt.axis is Axis.COMMIT and not conclusion.reverted:
         texts.append("Whether reverting it at the bad end restores the trajectory.")
     return texts
 

@@ -15,7 +15,7 @@ from bisector.model import Config, Environment, Role, RunResult
 from bisector.session import Session
 from bisector.warm import Template
 
-ROLES = (Role.END, Role.NOISE, Role.SEARCH, Role.TEST, Role.CONFIRM)
+ROLES = (Role.END, Role.NOISE, Role.SEARCH, Role.TEST, Role.CONFIRM, Role.REVERT)
 MOST_FORKS = 200
 MOST_FAILURES = 2  # templates that failed, after which all runs are cold
 READY = 120.0  # seconds that a template has to import everything

@@ -34,7 +34,7 @@ from bisector.posting import Poster
 from bisector.recalling import Memory
 from bisector.repo import Repository
 from bisector.ruling import Facts, rule
-from bisector.session import HuntOptions, Options, Session, ask
+from bisector.session import HuntOptions, Options, Range, Session, ask
 from bisector.slots import Lock
 from bisector.telling import Record
 
@@ -167,7 +167,11 @@ class Watcher:
         config = self.branch.configs[act.config]
         commits = tuple(self.repository.first_parents(act.good, act.bad))
         hunt, question = ask(
-            session, config, commits, HuntOptions(thorough=True), self.environments[act.config]
+            session,
+            config,
+            Range(tuple(commits)),
+            HuntOptions(thorough=True),
+            self.environments[act.config],
         )
         session.store.add_hunt(hunt, question)
         return hunt.id
@@ -203,7 +207,7 @@ class Watcher:
         if isinstance(work, Start):
             case = next(case for case in self.snapshot.cases if case.hunt.id == work.hunt)
             asked = work.hunt, work.sha, work.role, case.hunt.config, case.hunt.environment
-            return Order(*asked, is_cold=work.is_cold)
+            return Order(*asked, is_cold=work.is_cold, without=work.without)
         config = self.branch.configs[work.config]
         return Order(None, work.sha, work.role, config, self.environments[work.config])
 

@@ -10,6 +10,7 @@ from bisector.agenda import Agenda, make_agenda
 from bisector.case import Case, Start
 from bisector.contents import Footprint
 from bisector.model import (
+    CONFLICTS,
     Conclusion,
     Config,
     Crash,
@@ -173,16 +174,28 @@ class World:
         name = self.hunts[work.hunt][0].config.name if isinstance(work, Start) else work.config
         config = next(c for c in self.configs if c.name == name)
         hunt = work.hunt if isinstance(work, Start) else None
+        without = work.without if isinstance(work, Start) else ""
+        result = self._with_footprint(self.train(config, work.sha))
+        if without:
+            made = self._without(work.sha, [without])
+            is_clean = made is not None
+            self.extra["without"] = made or frozenset()
+            conflict = RunResult(Status.SETUP_FAILED, reason=CONFLICTS)
+            result = self.train(config, "without") if is_clean else conflict
         count = sum(len(runs) for runs in self.runs[name].values())
         run = Run(
             f"{name}-{count}",
             hunt,
             work.sha,
             work.role,
-            self._with_footprint(self.train(config, work.sha)),
+            result,
             self.now,
             self.environment,
         )
+        if work.role is Role.REVERT:
+            assert hunt
+            self.hunt_runs[hunt].append(run)
+            return
         self.runs[name][work.sha] = (*self.runs[name].get(work.sha, ()), run)
         if hunt:
             self.hunt_runs[hunt].append(run)
@@ -204,13 +217,17 @@ class World:
         self.hunt_runs[id_] = []
         return id_
 
+    def _without(self, sha: str, reverts: Sequence[str]) -> frozenset[str] | None:
+        """Return the flags of a commit with others reverted; None where that is not clean."""
+        flags = self.flags_at(sha)
+        for each in reverts:
+            after, before = self.flags_at(each), self.flags_at(self.parents[each])
+            flags = (flags - (after - before)) | (before - after)
+        return flags if self.clean else None
+
     def _revert(self, act: Revert) -> None:
-        made = ""
-        if self.clean:
-            flags = self.flags_at(act.sha)
-            for each in act.reverts:
-                after, before = self.flags_at(each), self.flags_at(self.parents[each])
-                flags = (flags - (after - before)) | (before - after)
+        made, flags = "", self._without(act.sha, act.reverts)
+        if flags is not None:
             made = f"m{len(self.made)}"
             self.extra[made] = flags
         self.made[act.sha, act.reverts] = made

@@ -35,10 +35,16 @@ def test_a_hunt_names_the_commit_and_says_all_that_the_contract_lists(tmp_path: 
     assert (entry["confirmed"], entry["explained"], entry["compared_steps"]) == (True, True, 3)
     assert entry["noise"] == {"loss": 0.0, "grad_norm": 0.0}
     assert (entry["commits"], entry["candidates"], entry["axis"]) == (16, 16, "commit")
-    assert entry["runs"] == len(entry["probes"]) <= 4 + 4 + 4
+    *made, revert = entry["probes"]
+    assert entry["runs"] == len(made) <= 4 + 4 + 4
     assert entry["training_steps"] == sum(probe["steps"] for probe in entry["probes"])
-    assert {p["role"] for p in entry["probes"]} == {"end", "search", "confirm"}
-    assert {p["verdict"] for p in entry["probes"]} == {"good", "bad"}
+    assert {p["role"] for p in made} == {"end", "search", "confirm"}
+    assert {p["verdict"] for p in made} == {"good", "bad"}
+    assert {p["without"] for p in made} == {None}
+    assert (revert["role"], revert["sha"], revert["without"]) == ("revert", shas[-1], shas[11])
+    assert (revert["status"], entry["reverted"]) == ("setup_failed", "conflicts"), (
+        "plan.json moved on"
+    )
     assert not any(p["reused"] for p in entry["probes"])
     assert entry["environment"]["gpu"] == "cpu"
     assert entry["environment"]["threads"] == 1
@@ -322,8 +328,8 @@ def test_people_see_the_answer_first_in_eighty_columns(tmp_path: Path) -> None:
     assert "confirmed" in done.stdout
     expected, *progress = done.stderr.splitlines()
     assert "5 commits" in expected
-    assert "11 runs" in expected
-    assert 10 <= len(progress) <= 11
+    assert "12 runs" in expected
+    assert 11 <= len(progress) <= 12
     assert all(line.startswith("toy ") for line in progress)
 
 
@@ -346,7 +352,7 @@ def test_runs_stop_at_the_step_that_decides_and_thorough_ones_do_not(tmp_path: P
     entry = hunt(tmp_path, shas[0], shas[-1])
     assert (entry["culprit"]["sha"], entry["compared_steps"]) == (shas[4], 6)
     assert entry["culprit"]["deviation"]["step"] == 4
-    for probe in entry["probes"]:
+    for probe in entry["probes"][:-1]:  # behind them the revert, which conflicts
         is_proof = (probe["role"], probe["verdict"]) == ("search", "bad")
         assert (probe["status"], probe["steps"]) == ("stopped_early", 4 if is_proof else 6)
     assert entry["training_steps"] < 6 * entry["runs"]

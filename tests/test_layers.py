@@ -23,7 +23,8 @@ CORE = {
         "report",
         "documents",
     ),
-    *("footprint", "alignment", "markup", "reproduce", "unchecked", "issue_text"),
+    *("footprint", "versions", "twobytwo", "pinning"),
+    *("alignment", "markup", "reproduce", "unchecked", "issue_text"),
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),
 }
@@ -46,9 +47,11 @@ EFFECTS = {
     "notify",
     "service_manager",
     "housekeeping",
+    "envs",
+    "releases",
 }
 STACK = {"torch", "transformers", "trl", "datasets", "accelerate", "kernels", "huggingface_hub"}
-WORKERS = {"worker", "warm_worker", "tracer"}
+WORKERS = {"worker", "warm_worker", "tracer", "cloner"}
 IMPURE = {"os", "subprocess", "time", "pathlib", "sqlite3", "git", "shutil", "signal", "tempfile"}
 
 

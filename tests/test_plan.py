@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bisector.case import Case, Start
 from bisector.model import (
+    CONFLICTS,
     Conclusion,
     Config,
     Crash,
@@ -44,6 +45,8 @@ def training(behaviour: Behaviour, steps: int = 5) -> RunResult:
         behaviour = behaviour()
     if behaviour == "hang":
         return RunResult(Status.TIMED_OUT)
+    if behaviour == "conflicts":
+        return RunResult(Status.SETUP_FAILED, reason=CONFLICTS)
     if behaviour == "unmet":
         return RunResult(Status.SETUP_FAILED, reason="asks for x>=2")
     if isinstance(behaviour, str):
@@ -61,8 +64,9 @@ def pursue(
     skip: Sequence[int] = (),
     max_runs: int | None = None,
     runs: Sequence[Run] = (),
+    reverted: Behaviour = "conflicts",
 ) -> tuple[Conclusion, list[Run]]:
-    """Run a hunt to its end, one run at a time."""
+    """Run a hunt to its end, one run at a time; `reverted` is what the bad end does without the culprit."""
     commits = tuple(f"{n:040d}" for n in range(len(history)))
     hunt = Hunt(
         "h",
@@ -81,7 +85,8 @@ def pursue(
         action = next_actions([Case(hunt, commits, tuple(made), max_runs)], [])[0]
         if isinstance(action, Conclude):
             return action.conclusion, made
-        result = training(history[int(action.sha)])
+        is_revert = action.role is Role.REVERT
+        result = training(reverted if is_revert else history[int(action.sha)])
         made.append(Run(f"r{len(made)}", "h", action.sha, action.role, result, len(made), "e"))
 
 
@@ -100,7 +105,7 @@ def test_one_change_is_the_culprit_and_its_parent_was_run_again() -> None:
     assert conclusion.explained
     confirmed = [int(run.sha) for run in runs if run.role is Role.CONFIRM]
     assert sorted(confirmed) == [6, 6, 7, 7]
-    assert len(runs) <= expected_runs(12)
+    assert len([run for run in runs if run.role is not Role.REVERT]) <= expected_runs(12) - 1
 
 
 def test_equal_ends_are_not_reproduced_after_four_runs() -> None:
@@ -272,7 +277,8 @@ def test_a_change_already_found_stays_a_suspect_when_the_budget_ends() -> None:
     history = [0.0] * 6 + [0.5] * 20 + [2.5] * 8
     whole, runs = pursue(history)
     assert (culprit(whole), numbers(whole.others)) == (6, [26])
-    for budget in range(8, len(runs)):
+    executed = [run for run in runs if run.role is not Role.REVERT]
+    for budget in range(8, len(executed)):
         conclusion, made = pursue(history, max_runs=budget)
         assert len(made) <= budget
         if conclusion.culprit:
@@ -391,7 +397,7 @@ def test_a_commit_is_confirmed_twice_and_once_cold_whichever_ends_first() -> Non
 def test_the_runs_left_are_known_from_the_start_and_shrink() -> None:
     commits = tuple(f"{n:040d}" for n in range(33))
     hunt = Hunt("h", "r", commits[0], commits[-1], 32, CONFIG, ENVIRONMENT)
-    assert runs_left(Case(hunt, commits, ())) == expected_runs(32) == 4 + 5 + 4
+    assert runs_left(Case(hunt, commits, ())) == expected_runs(32) == 4 + 5 + 4 + 1
 
 
 def test_planning_over_a_hundred_thousand_commits_takes_well_under_a_second() -> None:
@@ -407,3 +413,47 @@ def test_planning_over_a_hundred_thousand_commits_takes_well_under_a_second() ->
     assert isinstance(action, Start)
     assert int(action.sha) == 50_000
     assert time.process_time() - began < 1
+
+
+HISTORY = [0.0] * 7 + [0.5] * 6
+
+
+@pytest.mark.parametrize(
+    ("reverted", "word"),
+    [
+        (0.0, "restores"),
+        (0.5, "does_not_restore"),
+        (0.2, "does_not_restore"),
+        ("conflicts", "conflicts"),
+        ("unmet", ""),
+        ("KeyError", ""),
+        ("hang", ""),
+    ],
+)
+def test_the_bad_end_is_run_once_without_the_culprit(reverted: Behaviour, word: str) -> None:
+    conclusion, runs = pursue(HISTORY, reverted=reverted)
+    (run,) = (run for run in runs if run.role is Role.REVERT)
+    assert run is runs[-1]
+    assert int(run.sha) == 12
+    assert (conclusion.outcome, culprit(conclusion)) == (Outcome.CULPRIT, 7)
+    assert conclusion.reverted == word
+    said = [note for note in conclusion.notes if "with it reverted" in note]
+    assert len(said) == (word == "")
+
+
+def test_a_revert_of_one_of_two_changes_does_not_restore_and_a_crash_trains_again() -> None:
+    conclusion, _ = pursue([0.0] * 5 + [0.6] * 7 + [5.0] * 9, reverted=4.4)
+    assert (culprit(conclusion), conclusion.reverted) == (5, "does_not_restore")
+    crash: list[Behaviour] = [0.0] * 6 + ["KeyError"] * 7
+    words = [pursue(crash, reverted=b)[0].reverted for b in (0.0, 3.0, "KeyError", "TypeError")]
+    assert words == ["restores", "restores", "does_not_restore", ""]
+
+
+def test_a_culprit_at_the_end_is_not_reverted_and_neither_is_one_without_a_run_left() -> None:
+    conclusion, runs = pursue([0.0] * 7 + [0.5], reverted=0.0)
+    assert (culprit(conclusion), conclusion.reverted) == (7, "")
+    assert not [run for run in runs if run.role is Role.REVERT]
+    needed = len(pursue(HISTORY, reverted=0.0)[1]) - 1
+    conclusion, runs = pursue(HISTORY, reverted=0.0, max_runs=needed)
+    assert (culprit(conclusion), conclusion.reverted, len(runs)) == (7, "", needed)
+    assert "no run was left to revert it at 0000000000" in conclusion.notes

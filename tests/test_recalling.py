@@ -31,7 +31,7 @@ def test_ends_that_were_run_before_cost_one_control(tmp_path: Path) -> None:
     assert sorted(ends) == sorted([(shas[0], True), (shas[0], False), (shas[-1], True)])
     assert not any(probe["reused"] for probe in by_role(entry, "confirm"))
     assert len(by_role(entry, "confirm")) == 4
-    assert entry["runs"] == len(entry["probes"]) - 2
+    assert entry["runs"] == len(entry["probes"]) - 2 - len(by_role(entry, "revert"))
     made = [probe for probe in entry["probes"] if not probe["reused"]]
     assert entry["training_steps"] == sum(probe["steps"] for probe in made)
 
@@ -64,7 +64,8 @@ def test_a_prefix_stands_for_no_whole_run(tmp_path: Path) -> None:
     shas = make_repository(tmp_path / "repo", PLANS)
     hunt(tmp_path, shas[0], shas[-1])
     entry = hunt(tmp_path, shas[0], shas[-1], "--thorough")
-    assert all(probe["status"] == "completed" for probe in entry["probes"])
+    made = [probe for probe in entry["probes"] if probe["role"] != "revert"]
+    assert all(probe["status"] == "completed" for probe in made)
     assert entry["culprit"]["sha"] == shas[9]
 
 

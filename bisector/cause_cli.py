@@ -1,0 +1,64 @@
+"""The command `why`: code or environment?"""
+
+from typing import Annotated
+
+import typer
+
+from bisector.terminal import (
+    OK,
+    UNDECIDED,
+    AsJson,
+    ConfigNames,
+    Jobs,
+    Python,
+    Repo,
+    SettingsFile,
+    State,
+    SuiteName,
+    Verbose,
+    answer,
+    app,
+    print_json,
+    show_lines,
+)
+
+
+@app.command()
+def why(
+    record: Annotated[
+        str, typer.Argument(metavar="REFERENCE|RUN", help="A recorded file, or a stored run.")
+    ],
+    commit: Annotated[str, typer.Argument(help="The new code.")] = "HEAD",
+    old: Annotated[str, typer.Option("--old", help="The old code. [what was recorded]")] = "",
+    exact: Annotated[bool, typer.Option("--exact", help="Ask for every bit.")] = False,
+    hunt: Annotated[
+        bool, typer.Option("--hunt/--no-hunt", help="Go on to hunt what moved it.")
+    ] = True,
+    repo: Repo = "",
+    suite: SuiteName = "",
+    config: ConfigNames = None,
+    state: State = "",
+    settings: SettingsFile = "",
+    python: Python = "",
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say whether code or environment moved a trajectory, or both; exits 3 if neither can be named."""
+    from bisector import documents, explaining, report
+    from bisector.progress import TerminalProgress
+    from bisector.session import Options, Session
+
+    session = Session(Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0))
+    asking = explaining.Asking(record, commit, old, exact, hunt)
+    with TerminalProgress(is_verbose=verbose) as progress:
+        found = explaining.explain(session, asking, progress)
+    if as_json:
+        hunts = documents.to_json(found.reports)
+        print_json({**hunts, "why": explaining.to_json(found)})
+    else:
+        show_lines(explaining.lines(found))
+        for each in found.reports:
+            print()
+            show_lines(report.lines(each))
+    answer(OK if found.finding.names_a_cause else UNDECIDED)

@@ -1,0 +1,137 @@
+"""Finds which packages moved a trajectory from one environment to another, and in which of their releases.
+
+The changes are made one after the other, in a hunt; its culprit moves the trajectory on top of the changes before
+it. Whether it needs those is asked next: with it alone made first, does the trajectory move? If not, a hunt through
+the rest finds the next one that it needs, and so on, until those found are enough. Each of them is needed, so the
+set is as small as can be (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002, look
+for the same set; here the order is a line, so that a hunt finds each member).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bisector import hunting
+from bisector.daemon import Progress
+from bisector.errors import BisectorError
+from bisector.model import Outcome
+from bisector.pinning import Pins, missing_releases, pin
+from bisector.ranges import Asked, AskedChanges
+from bisector.records import Record, load_record
+from bisector.releases import list_releases
+from bisector.report import Report
+from bisector.session import HuntOptions, Session
+from bisector.versions import nearest
+
+Changed = tuple[str, str, str]  # a package, its version before and since; "" for none
+
+# What is looked at first, if it differs; the rest follows by name, and torch last: it takes longest to install.
+FIRST = ("transformers", "tokenizers", "huggingface-hub", "accelerate", "datasets", "kernels")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How two environments differ, at one commit: versions to install there, by package."""
+
+    at: str
+    old: Mapping[str, str]
+    new: Mapping[str, str]
+
+    def changes(self, installed: Mapping[str, str]) -> tuple[Changed, ...]:
+        """Return what differs, in the order in which it is looked at; what is not pinned is as installed."""
+        names = sorted(self.old.keys() | self.new.keys(), key=_rank)
+        both = [
+            (n, self.old.get(n, installed.get(n, "")), self.new.get(n, installed.get(n, "")))
+            for n in names
+        ]
+        return tuple(each for each in both if each[1] != each[2])
+
+
+def _rank(name: str) -> tuple[int, str]:
+    if name in FIRST:
+        return FIRST.index(name), name
+    return len(FIRST) + (name == "torch"), name
+
+
+def dissect_files(
+    session: Session, files: tuple[str, str], at: str, options: HuntOptions, progress: Progress
+) -> tuple[list[Report], tuple[str, ...]]:
+    """Return the hunts between the environments that two files record, for each config, and what to know of how
+    those were made."""
+    old, new = (pins_of(session, load_record(Path(file))) for file in files)
+    way = Way(at, old.versions, new.versions)
+    reports = []
+    for config in session.configs():
+        inside = Session(replace(session.options, configs=(config.name,)))
+        reports += dissect(inside, way, options, progress)
+    return reports, tuple(dict.fromkeys([*old.notes, *new.notes]))
+
+
+def pins_of(session: Session, record: Record) -> Pins:
+    """Return the versions that make the training interpreter's environment the recorded one."""
+    described = session.described
+    installed = {n: v for n, v in described["packages"].items() if n not in ("trl", "bisector")}
+    near = {
+        name: nearest(record.packages[name], list_releases(name))
+        for name in missing_releases(record.packages, installed)
+    }
+    return pin(record.packages, installed, near)
+
+
+def dissect(session: Session, way: Way, options: HuntOptions, progress: Progress) -> list[Report]:
+    """Return the hunts that were made, the one through all changes first; the last ones name releases."""
+    changes = way.changes(session.described["packages"])
+    if not changes:
+        raise BisectorError(
+            "The two environments have the same packages.",
+            "What differs between them, if anything, is no package: compare device, Python and data.",
+        )
+    kept = {name: v for name, v in way.old.items() if name not in {n for n, *_ in changes}}
+
+    def search(asked: Asked | AskedChanges) -> Report:
+        (report,) = hunting.hunt(session, asked, options, progress, lambda cases: None)
+        return report
+
+    def through(
+        made: Sequence[Changed], left: Sequence[Changed], held: Sequence[Changed]
+    ) -> Report:
+        """Hunt through the changes `left`, on top of those that are `made`; `held` are never made."""
+        pins = {**kept, **{n: old for n, old, _ in held}, **{n: new for n, _, new in made}}
+        return search(AskedChanges(way.at, pins, tuple(left)))
+
+    reports = [through((), changes, ())]
+    needed: list[Changed] = []
+    left = list(changes)
+    while (found := _culprit(reports[-1], left)) is not None:
+        before = left[:found]
+        needed.append(left[found])
+        if not before:
+            break
+        others = [c for c in changes if c not in needed and c not in before]
+        reports.append(through(needed[:-1], [needed[-1]], [*before, *others]))
+        if reports[-1].conclusion.outcome is not Outcome.NOT_REPRODUCED:
+            break
+        reports.append(through(needed, before, others))
+        left = before
+    return [*reports, *map(search, _releases(way, changes, needed))]
+
+
+def _culprit(report: Report, changes: Sequence[Changed]) -> int | None:
+    """Return which of the changes the hunt names."""
+    culprit = report.conclusion.culprit
+    if culprit is None:
+        return None
+    names = [f"{name} {since or 'removed'}" for name, _, since in changes]
+    return names.index(culprit.sha)
+
+
+def _releases(way: Way, changes: Sequence[Changed], needed: Sequence[Changed]) -> list[Asked]:
+    """Return the ranges of releases of each package that is needed, with the others at their new version."""
+    old = {**way.old, **{name: before for name, before, _ in changes}}
+    ranges = []
+    for name, before, since in needed:
+        if before and since:
+            others = {n: new for n, _, new in needed if n != name}
+            pins = {n: v for n, v in {**old, **others}.items() if n != name}
+            ranges.append(Asked(before, since, package=name, at=way.at, pins=pins))
+    return ranges

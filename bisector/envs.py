@@ -1,0 +1,500 @@
+"""Builds training environments: the base one with some packages at other versions. Runs uv; decides nothing.
+
+An environment is `state/envs/<digest>/`, a clone of the base by hard links in which only what differs was
+installed, so torch is never stored or downloaded again. `complete` is written into it last; a lock on
+the folder is exclusive while it is built and shared while it is used, and housekeeping respects both.
+What was resolved is kept beside, so that a known environment costs neither uv nor the network.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import uv
+from packaging.markers import default_environment
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from bisector.errors import InfraError
+from bisector.model import COMPARED_PACKAGES
+
+CLONER = Path(__file__).with_name("cloner.py")
+WORKER = Path(__file__).with_name("worker.py")
+ASIDE = (
+    "trl",
+    "bisector",
+)  # each commit brings its own trl: what the installed one asks for is void
+KEPT = ("torch",)  # moves only when it is pinned: it is gigabytes, and its build is the platform's
+OPTIONAL = frozenset(COMPARED_PACKAGES) - frozenset(KEPT)
+BUILD_LIMIT = 1800.0  # seconds for one call of uv; a source build of a tokenizer takes minutes
+REASON_LIMIT = 300
+UNREACHABLE = re.compile(
+    r"network was disabled|Network connectivity is disabled|error sending request|Could not connect"
+    r"|dns error|timed out|Failed to fetch|Failed to download",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An environment that is there: its interpreter, and name -> (old, new), "" where there is none."""
+
+    python: Path
+    moved: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What cannot be resolved or built, in the resolver's or builder's own words, on one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A resolved environment: its name in the cache, and what differs from the base."""
+
+    digest: str
+    moved: Mapping[str, tuple[str, str]]
+
+
+class _RefusedError(Exception):
+    """Carries a reason out of a preparation."""
+
+
+class Environments:
+    """Environments made from one base. Not for several threads; preparations run in one of its own."""
+
+    def __init__(self, state: Path, base: str, installed: Mapping[str, str]) -> None:
+        """Take the base's interpreter, and its packages and versions as `worker.py describe` tells them."""
+        self._folder = state.absolute() / "envs"
+        self._base = base
+        self._installed = {str(canonicalize_name(name)): each for name, each in installed.items()}
+        self._answers: dict[str, Built | Refused] = {}
+        self._jobs: dict[str, Future[Built | Refused]] = {}
+        self._held: dict[str, int] = {}
+        self._thread = ThreadPoolExecutor(1, "envs")
+        self._children: set[subprocess.Popen[str]] = set()
+        self._starting = Lock()
+        self._is_closed = False
+
+    def ask(self, pins: Mapping[str, str]) -> Built | Refused | None:
+        """Return the base with `pins` changed ("" removes a package); None while it is prepared: ask again.
+
+        Raises InfraError when the index cannot be reached; asking again then tries again.
+        """
+        wanted = {str(canonicalize_name(name)): each for name, each in pins.items()}
+        wanted = {
+            name: each
+            for name, each in wanted.items()
+            if name not in ASIDE and each != self._installed.get(name, "")
+        }
+        if not wanted:
+            return Built(Path(self._base), {})
+        key = self._key_of(wanted)
+        if key not in self._jobs and key not in self._answers:
+            if found := self._recall(key):
+                self._answers[key] = found
+            else:
+                self._jobs[key] = self._thread.submit(self._prepare, wanted, key)
+        if key in self._jobs:
+            if not self._jobs[key].done():
+                return None
+            self._answers[key] = self._jobs.pop(key).result()
+        return self._answers[key]
+
+    def close(self) -> None:
+        """End what is being prepared, and let go of every environment."""
+        with self._starting:
+            self._is_closed = True
+            for child in self._children:
+                _kill(child)
+        self._thread.shutdown(cancel_futures=True)
+        for held in self._held.values():
+            os.close(held)
+        self._held.clear()
+
+    def _key_of(self, pins: Mapping[str, str]) -> str:
+        settings = {name: value for name, value in os.environ.items() if name.startswith("UV_")}
+        return _digest([self._base, self._installed, dict(pins), settings])
+
+    def _recall(self, key: str) -> Built | None:
+        """Return an environment that another call or process completed, without waiting for any."""
+        with suppress(OSError, ValueError, TypeError):
+            plan = _read_plan(self._folder / f"{key}.json")
+            held = self._held.get(plan.digest) or _lock(self._folder / plan.digest, fcntl.LOCK_SH)
+            if held is not None:
+                return self._take(plan, held)
+        return None
+
+    def _take(self, plan: _Plan, held: int) -> Built | None:
+        """Hold a complete environment and mark it as used now; give the lock back otherwise."""
+        folder = self._folder / plan.digest
+        python = folder / "bin" / "python"
+        if not ((folder / "complete").exists() and os.access(python, os.X_OK)):
+            self._held.pop(plan.digest, None)
+            os.close(held)
+            return None
+        self._held[plan.digest] = held
+        os.utime(folder)
+        return Built(python, plan.moved)
+
+    # In the thread.
+
+    def _prepare(self, pins: Mapping[str, str], key: str) -> Built | Refused:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        record = self._folder / f"{key}.json"
+        try:
+            plan = None
+            with suppress(OSError, ValueError, TypeError):
+                plan = _read_plan(record)
+            if plan is None:
+                plan = self._resolve_suiting(pins)
+                _write_whole(record, json.dumps({"digest": plan.digest, "moved": dict(plan.moved)}))
+            return self._build(plan)
+        except _RefusedError as refused:
+            return Refused(str(refused))
+
+    def _resolve_suiting(self, pins: Mapping[str, str]) -> _Plan:
+        """Return what agrees with the pins, and with what the pinned packages ask of optional ones that are there.
+
+        No resolver minds those: an installed `kernels` may be too new for the `kernels` extra of a pinned
+        transformers, which then imports it and fails. They are known once the packages are installed.
+        """
+        plan = self._resolve(pins)
+        python = self._build(plan).python
+        told = json.loads(self._run([str(python), str(CLONER), "tell"]))["distributions"]
+        unsuited = [text for name in pins if name in told for text in _unsuited(told, name)]
+        if unsuited:
+            with suppress(_RefusedError):
+                return self._resolve(pins, unsuited)
+        return plan
+
+    def _resolve(self, pins: Mapping[str, str], beside: Sequence[str] = ()) -> _Plan:
+        """Ask uv for versions that agree with the pins and the requirements `beside` them, as near to the base
+        as can be."""
+        told = json.loads(self._run([self._base, str(CLONER), "tell"]))
+        base = {
+            name: each
+            for name, each in told["distributions"].items()
+            if name not in ASIDE and _is_version(each["version"])
+        }
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="resolve-") as place:
+            scratch = Path(place)
+            (scratch / "stubs").mkdir()
+            for name, each in base.items():
+                _write_stub(scratch / "stubs", name, each, told)
+            wanted, resolved = scratch / "wanted.in", scratch / "resolved.txt"
+            lines = [_wanted_line(name, each, pins) for name, each in base.items()]
+            lines += [f"{name}=={each}" for name, each in pins.items() if each]
+            lines += beside
+            wanted.write_text(
+                "\n".join([f"--find-links {scratch / 'stubs'}", *filter(None, lines)])
+            )
+            preferred = (f"{n}=={each['version']}" for n, each in base.items() if n not in pins)
+            resolved.write_text("\n".join(preferred))
+            self._uv(
+                *("pip", "compile", str(wanted), "--output-file", str(resolved)),
+                *("--python", self._base, "--no-header", "--annotation-style", "line"),
+                *("--quiet", "--no-emit-index-url", "--no-emit-find-links"),
+            )
+            after, users = _read_resolved(resolved.read_text())
+        for name in pins:
+            if not pins[name] and name in after:
+                raise _RefusedError(
+                    f"{name} cannot be removed: {users[name] or 'another package'} needs it"
+                )
+        moved = _differences({name: each["version"] for name, each in base.items()}, after)
+        whole = {name: each["version"] for name, each in told["distributions"].items()}
+        whole |= {name: new for name, (_, new) in moved.items()}
+        return _Plan(_digest([told["prefix"], told["python"], whole]), moved)
+
+    def _build(self, plan: _Plan) -> Built:
+        folder = self._folder / plan.digest
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            if (held := _lock(folder, fcntl.LOCK_SH)) is not None:
+                if found := self._take(plan, held):
+                    return found
+                if (held := _lock(folder, fcntl.LOCK_EX)) is not None:
+                    try:
+                        if not (folder / "complete").exists():
+                            self._make(folder, plan, held)
+                    finally:
+                        os.close(held)
+                    continue
+            self._check_open()
+            time.sleep(0.2)
+
+    def _make(self, folder: Path, plan: _Plan, held: int) -> None:
+        """Make the environment in its final place, which its scripts name. A child keeps the lock if we die."""
+        for left in folder.iterdir():
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        python = folder / "bin" / "python"
+        self._uv(
+            "venv", str(folder), "--python", self._base, "--allow-existing", "--quiet", hold=held
+        )
+        shown = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        order = {
+            "prefix": str(folder),
+            "site": self._run([str(python), "-c", shown], hold=held).strip(),
+            "python": str(python),
+            "without": sorted(name for name, (old, _) in plan.moved.items() if old),
+        }
+        self._run([self._base, str(CLONER), "clone"], text=json.dumps(order), hold=held)
+        news = sorted(f"{name}=={new}" for name, (_, new) in plan.moved.items() if new)
+        if news:
+            self._uv(
+                "pip", "install", "--no-deps", "--quiet", "--python", str(python), *news, hold=held
+            )
+        described = json.loads(self._run([str(python), str(WORKER), "describe"], hold=held))
+        seen = {str(canonicalize_name(name)): each for name, each in described["packages"].items()}
+        expected = self._installed | {name: new for name, (_, new) in plan.moved.items()}
+        wrong = _differences({name: each for name, each in expected.items() if each}, seen)
+        for name, (want, got) in wrong.items():
+            raise _RefusedError(
+                f"the environment has {name} {got or 'not at all'}, not {want or 'without'}"
+            )
+        _write_whole(folder / "complete", json.dumps(seen))
+
+    def _uv(self, *args: str, hold: int | None = None) -> None:
+        variables = {
+            "UV_CACHE_DIR": str(self._folder / "cache"),
+            "UV_LINK_MODE": "hardlink",
+            **os.environ,
+            "UV_COMPILE_BYTECODE": "0",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_PROGRESS": "1",
+            "NO_COLOR": "1",
+        }
+        self._run([uv.find_uv_bin(), *args], variables=variables, hold=hold)
+
+    def _run(
+        self,
+        argv: Sequence[str],
+        *,
+        text: str = "",
+        variables: Mapping[str, str] | None = None,
+        hold: int | None = None,
+    ) -> str:
+        """Return what a child prints; a failure is a refusal in its words, or the index out of reach."""
+        with self._starting:
+            self._check_open()
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=self._folder,
+                env=variables,
+                pass_fds=() if hold is None else (hold,),
+                start_new_session=True,
+            )
+            self._children.add(child)
+        try:
+            output, errors = child.communicate(text, BUILD_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise _RefusedError(
+                f"building took longer than {BUILD_LIMIT / 60:.0f} minutes"
+            ) from None
+        finally:
+            _kill(child)
+            with self._starting:
+                self._children.discard(child)
+        self._check_open()
+        if child.returncode:
+            _raise_failure(errors)
+        return output
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InfraError("The preparation of an environment was ended.", "Run it again.")
+
+
+def _raise_failure(errors: str) -> None:
+    words = _shorten(errors)
+    if UNREACHABLE.search(errors) and "404 Not Found" not in errors:
+        raise InfraError(
+            f"The package index cannot be reached: {words.rstrip('.')}.",
+            "Connect this machine, or set UV_DEFAULT_INDEX or UV_FIND_LINKS to an index that it reaches; run it again.",
+        )
+    if "No space left on device" in errors:
+        raise InfraError("The disk is full.", "Make room; run it again.")
+    raise _RefusedError(words)
+
+
+def _shorten(errors: str) -> str:
+    """Return the part of uv's message that says why, on one line."""
+    lines = [
+        re.sub(r"^[\s×├│╰─▶]*(?:(?:error|cause): )?", "", line).rstrip()
+        for line in errors.splitlines()
+    ]
+    lines = [line for line in lines if line and not line.startswith("warning:")]
+    if "[stderr]" in lines:  # a builder's traceback: what failed, and how it ended
+        said = lines[lines.index("[stderr]") + 1 :]
+        said = [line for line in said if not line.startswith("hint:")] or lines
+        lines = [lines[0], said[-1]]
+    elif any(line.startswith("No solution found") for line in lines[:1]):
+        lines = lines[1:]
+    lines = [line for line in lines if not line.startswith("hint:")] or lines
+    text = " ".join(lines)
+    return text if len(text) <= REASON_LIMIT else text[: REASON_LIMIT - 1].rstrip() + "…"
+
+
+def _wanted_line(name: str, distribution: Mapping[str, Any], pins: Mapping[str, str]) -> str:
+    """Return what is asked for a package of the base: itself, or itself at its version; "" where it is pinned."""
+    version = distribution["version"]
+    if name in pins:
+        return ""
+    if name in KEPT or distribution["is_direct"]:
+        return f"{name}=={version}"
+    return f"{name}>=0.dev0" if Version(version).is_prerelease else name
+
+
+def _write_stub(
+    folder: Path, name: str, distribution: Mapping[str, Any], told: Mapping[str, Any]
+) -> None:
+    """Write a wheel that has only the metadata of an installed distribution, for the resolver alone.
+
+    So each version of the base can be chosen, be it local, editable or gone from the index. What the base
+    itself leaves unmet is not asked for. The tag is the most specific, so that this wheel is preferred.
+    """
+    name, version = name.replace("-", "_"), distribution["version"]
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    if distribution["requires_python"]:
+        lines.append(f"Requires-Python: {distribution['requires_python']}")
+    asked = [text for text in distribution["requires"] if _is_met(text, told)]
+    extras = {extra for text in asked for extra in re.findall(r"extra *== *['\"]([^'\"]+)", text)}
+    lines += [f"Provides-Extra: {extra}" for extra in sorted(extras)]
+    lines += [f"Requires-Dist: {text}" for text in asked]
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-{told['tag']}.whl", "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
+        wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {told['tag']}\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+def _is_met(text: str, told: Mapping[str, Any]) -> bool:
+    """Whether the base satisfies a requirement of its own, or has no need to."""
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        return False
+    if wanted.url or canonicalize_name(wanted.name) in ASIDE:
+        return False
+    python = told["python"]
+    minor = ".".join(python.split(".")[:2])
+    here = {
+        **default_environment(),
+        "python_version": minor,
+        "python_full_version": python,
+        "extra": "",
+    }
+    if wanted.marker and not wanted.marker.evaluate({k: str(v) for k, v in here.items()}):
+        return True
+    found = told["distributions"].get(canonicalize_name(wanted.name))
+    return found is not None and wanted.specifier.contains(found["version"], prereleases=True)
+
+
+def _unsuited(told: Mapping[str, Any], name: str) -> list[str]:
+    """Return what a package asks of optional ones that are installed in another version."""
+    found = {}
+    for text in told[name]["requires"]:
+        with suppress(InvalidRequirement):
+            wanted = Requirement(text)
+            optional = str(canonicalize_name(wanted.name))
+            is_optional = wanted.marker is not None and "extra" in str(wanted.marker)
+            if not is_optional or optional not in OPTIONAL or optional not in told:
+                continue
+            if not wanted.specifier.contains(told[optional]["version"], prereleases=True):
+                found[optional] = f"{optional}{wanted.specifier}"
+    return list(found.values())
+
+
+def _read_resolved(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return versions by name, and by name the packages that asked for it, from `uv pip compile`."""
+    versions, users = {}, {}
+    for line in text.splitlines():
+        pinned, _, comment = line.partition("#")
+        if "==" in pinned:
+            name, _, version = pinned.strip().partition("==")
+            name = str(canonicalize_name(name.partition("[")[0]))
+            if name not in ASIDE:
+                versions[name] = version.strip()
+                asked = comment.strip().removeprefix("via ").split(", ")
+                users[name] = ", ".join(each for each in asked if not each.startswith("-r "))
+    return versions, users
+
+
+def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    return {
+        name: (old.get(name, ""), new.get(name, ""))
+        for name in sorted({*old, *new})
+        if not _is_same(old.get(name, ""), new.get(name, ""))
+    }
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read_plan(path: Path) -> _Plan:
+    told = json.loads(path.read_text())
+    os.utime(path)
+    return _Plan(told["digest"], {name: (old, new) for name, (old, new) in told["moved"].items()})
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _lock(folder: Path, kind: int) -> int | None:
+    """Return an open lock on a folder; None if another process has it, or it was removed meanwhile."""
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):
+        fcntl.flock(held, kind | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(held), folder.stat()):
+            return held
+    os.close(held)
+    return None
+
+
+def _kill(child: "subprocess.Popen[str]") -> None:
+    """End a child and what it started; nothing happens where it has ended."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)

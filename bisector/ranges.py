@@ -1,0 +1,91 @@
+"""The range that a hunt searches: the commits from one to another or, at one commit, the releases of a package,
+or the changes of packages from one environment to another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bisector.errors import BisectorError
+from bisector.model import Axis
+from bisector.releases import list_releases
+from bisector.session import Range, Session
+from bisector.versions import between
+
+BEFORE = "no change"  # the first place on the way from one environment to another
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A range as a person gave it: two commits or, with `package`, two of its versions at commit `at`."""
+
+    good: str
+    bad: str
+    skip: tuple[str, ...] = ()
+    package: str = ""
+    at: str = ""
+    pins: Mapping[str, str] = field(default_factory=dict)  # of every place of a package's range
+
+
+@dataclass(frozen=True, slots=True)
+class AskedChanges:
+    """The way from one environment to another at commit `at`: `pins` holds for all of it, and each of `changes`
+    (package, version before, version since; "" for none) is made on top of those before it."""
+
+    at: str
+    pins: Mapping[str, str]
+    changes: tuple[tuple[str, str, str], ...]
+
+
+def resolve(session: Session, asked: Asked | AskedChanges) -> Range:
+    """Return the places from good to bad; BisectorError where they cannot be a range."""
+    if isinstance(asked, AskedChanges):
+        return _changes(session, asked)
+    if asked.package:
+        return _releases(session, asked)
+    if asked.at:
+        raise BisectorError(
+            "--at holds the repository at one commit, and this hunt searches commits.",
+            "Name a package too (--package), or leave --at away.",
+        )
+    repository = session.repository
+    good, bad = repository.resolve(asked.good), repository.resolve(asked.bad)
+    commits = tuple(repository.first_parents(good, bad))
+    skip = tuple(repository.resolve(revision) for revision in asked.skip)
+    return Range(commits, _inside(skip, commits))
+
+
+def _releases(session: Session, asked: Asked) -> Range:
+    name = asked.package
+    python = session.described["python"]
+    versions = tuple(between(list_releases(name), asked.good, asked.bad, python=python))
+    return Range(
+        versions,
+        _inside(asked.skip, versions),
+        axis=Axis.PACKAGE,
+        package=name,
+        at=session.repository.resolve(asked.at or "HEAD"),
+        pins={version: {**asked.pins, name: version} for version in versions},
+    )
+
+
+def _changes(session: Session, asked: AskedChanges) -> Range:
+    pins = {**asked.pins, **{name: before for name, before, _ in asked.changes}}
+    places = {BEFORE: dict(pins)}
+    for name, _, since in asked.changes:
+        pins = {**pins, name: since}
+        places[f"{name} {since or 'removed'}"] = pins
+    return Range(
+        tuple(places),
+        axis=Axis.ENVIRONMENT,
+        at=session.repository.resolve(asked.at or "HEAD"),
+        pins=places,
+    )
+
+
+def _inside(skip: tuple[str, ...], places: tuple[str, ...]) -> tuple[str, ...]:
+    for place in skip:
+        if place not in places[1:-1]:
+            raise BisectorError(
+                f"--skip {place[:10]} is not between good and bad.",
+                "Skip only what is inside the range.",
+            )
+    return skip

@@ -1,0 +1,96 @@
+"""Decides which releases of a package a hunt goes over. Pure: the releases are given."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from bisector.errors import BisectorError
+from bisector.model import Release
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The last release before a version and the first after it ("" where there is none).
+
+    Both are the version itself, and `sentence` is empty, where it is a release.
+    """
+
+    before: str
+    after: str
+    sentence: str
+
+
+def between(releases: Sequence[Release], old: str, new: str, *, python: str) -> list[str]:
+    """Return the versions from `old` to `new`, both included, oldest first.
+
+    Pre-releases in between count only when an end is one. Left out, unless they are ends: what was
+    yanked, and what asks for another Python than `python` (a full version).
+    """
+    first, last = _read(old), _read(new)
+    if first > last:
+        raise BisectorError(
+            f"{old} is newer than {new}.", f"Give the older release first: {new} {old}."
+        )
+    known = {_read(each.version): each for each in releases}
+    for end in (first, last):
+        if end not in known:
+            raise BisectorError(
+                f"{end} is no release of this package.", _advise(nearest(str(end), releases))
+            )
+    has_previews = first.is_prerelease or last.is_prerelease
+    return [
+        each.version
+        for version, each in sorted(known.items(), key=lambda item: item[0])
+        if version in (first, last)
+        or (
+            first < version < last
+            and (has_previews or not version.is_prerelease)
+            and not each.is_yanked
+            and _runs_on(each, python)
+        )
+    ]
+
+
+def nearest(version: str, releases: Sequence[Release]) -> Nearest:
+    """Return the releases around a version, such as a development version in a record.
+
+    Only final releases that were not yanked stand for another; a local build stands for its release.
+    """
+    wanted = Version(_read(version).public)
+    known = sorted(_read(each.version) for each in releases)
+    if wanted in known:
+        return Nearest(str(wanted), str(wanted), "")
+    final = sorted(
+        found
+        for each in releases
+        if not each.is_yanked and not (found := _read(each.version)).is_prerelease
+    )
+    before = str(max(older)) if (older := [each for each in final if each < wanted]) else ""
+    after = str(min(newer)) if (newer := [each for each in final if each > wanted]) else ""
+    around = [f"{before}, the last before it"] * bool(before)
+    around += [f"{after}, the first after it"] * bool(after)
+    found_text = f"its nearest are {' and '.join(around)}" if around else "and none is near it"
+    return Nearest(before, after, f"{version} is no release; {found_text}.")
+
+
+def _advise(found: Nearest) -> str:
+    around = " or ".join(each for each in (found.before, found.after) if each)
+    return f"The nearest releases: {around}." if around else "The package has no release."
+
+
+def _runs_on(release: Release, python: str) -> bool:
+    try:
+        return SpecifierSet(release.requires_python).contains(python, prereleases=True)
+    except InvalidSpecifier:
+        return True
+
+
+def _read(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        raise BisectorError(
+            f"{text!r} is no version.", "Write it as the index does, such as 5.7.0."
+        ) from None
