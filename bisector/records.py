@@ -56,8 +56,10 @@ def load_record(path: Path) -> Record:
         for name, version in (found.get("packages") or found).items()
         if isinstance(version, str) and version and name not in NO_PACKAGES
     }
-    python, gpu, data = (str(found.get(k) or "") for k in ("python", "gpu", "data_fingerprint"))
-    record = Record(str(path), packages, python, gpu, data)
+    python, gpu, fingerprint = (
+        str(found.get(k) or "") for k in ("python", "gpu", "data_fingerprint")
+    )
+    record = Record(str(path), packages, python, gpu, fingerprint)
     if "steps" not in data:
         return record
     reference = load_reference(path)

@@ -1,0 +1,183 @@
+"""Hunts over releases and environments, and `why`, with a folder of small packages as the index."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driving import assert_two_sentences, bisector, only_hunt
+from indexing import index_variables, make_base, make_wheel
+from synthetic import make_repository
+
+READ = "import alpha, beta; plan['loss'] = alpha.LOSS + beta.LOSS + alpha.BOTH * beta.BOTH"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder with a repository of two commits, an index, and a base that has alpha 1.0 and beta 1.0."""
+
+    folder: Path
+    python: Path
+    shas: list[str]
+
+    def run(self, *args: object, code: int, **env: str) -> "subprocess.CompletedProcess[str]":
+        where = ("--repo", "repo", "--suite", "toy.toml", "--python", self.python)
+        variables = {**index_variables(self.folder / "index"), **env}
+        done = bisector(self.folder, *args, *where, **variables)
+        assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def hunt(self, *args: object, code: int = 0) -> dict[str, Any]:
+        return only_hunt(self.run("hunt", *args, "--json", code=code).stdout)
+
+
+def release(place: Path, name: str, version: str, loss: float = 0.0, both: float = 0.0) -> None:
+    make_wheel(place / "index", name, version, f"LOSS = {loss}\nBOTH = {both}\n")
+
+
+def make_place(folder: Path, *plans: dict[str, Any]) -> Place:
+    for name in ("alpha", "beta"):
+        release(folder, name, "1.0")
+    python = make_base(folder / "base", folder / "index", "alpha==1.0", "beta==1.0")
+    shas = make_repository(folder / "repo", list(plans or ({"code": READ}, {"code": READ})))
+    return Place(folder, python, shas)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return make_place(tmp_path)
+
+
+def test_the_release_that_moved_it_is_named(place: Place) -> None:
+    for version, loss in (("1.1", 0.0), ("1.2", 0.0), ("1.3", 0.5), ("1.4", 0.5)):
+        release(place.folder, "alpha", version, loss)
+    release(place.folder, "alpha", "1.3rc1", 9.0)
+    found = place.hunt("--package", "alpha", "1.0", "1.4", "--at", "HEAD")
+    assert (found["axis"], found["package"], found["at"]) == ("package", "alpha", place.shas[-1])
+    assert (found["good"], found["bad"], found["commits"]) == ("1.0", "1.4", 4)
+    culprit = found["culprit"]
+    assert (culprit["package"], culprit["version"], culprit["parent"]) == ("alpha", "1.3", "1.2")
+    assert "sha" not in culprit
+    assert "1.3rc1" not in {probe["version"] for probe in found["probes"]}
+    shown = bisector(place.folder, "show", found["hunt"]).stdout
+    assert "alpha 1.3 moved the trajectory" in shown
+    assert "alpha 1.0 … 1.4, 4 releases" in shown
+
+
+def test_what_cannot_be_installed_is_skipped_in_the_words_of_the_resolver(place: Place) -> None:
+    release(place.folder, "alpha", "1.1")
+    make_wheel(place.folder / "index", "alpha", "1.2", "", requires=["nowhere>=2"])
+    release(place.folder, "alpha", "1.3", 0.5)
+    found = place.hunt("--package", "alpha", "1.0", "1.3", code=3)
+    assert found["outcome"] == "suspects"
+    assert [(s["version"], s["why"]) for s in found["suspects"]] == [
+        ("1.2", "skipped"),
+        ("1.3", "untested"),
+    ]
+    assert "nowhere" in found["suspects"][0]["reason"]
+
+
+def test_what_moves_along_is_told(place: Place) -> None:
+    release(place.folder, "beta", "2.0")
+    make_wheel(
+        place.folder / "index", "alpha", "2.0", "LOSS = 0.5\nBOTH = 0\n", requires=["beta>=2"]
+    )
+    found = place.hunt("--package", "alpha", "1.0", "2.0")
+    assert found["culprit"]["moved_along"] == {"beta": ["1.0", "2.0"]}
+
+
+def test_a_release_that_moved_it_and_one_that_moved_it_back(place: Place) -> None:
+    release(place.folder, "alpha", "1.1", 0.5)
+    release(place.folder, "alpha", "1.2")
+    assert place.hunt("--package", "alpha", "1.0", "1.2", code=3)["outcome"] == "not_reproduced"
+    inside = place.hunt("--package", "alpha", "1.0", "1.2", "--probe-all", code=3)
+    assert [change["version"] for change in inside["transient"]] == ["1.1", "1.2"]
+    fixed = place.hunt("--package", "alpha", "1.1", "1.2", "--fixed")
+    assert fixed["culprit"]["version"] == "1.2"
+
+
+def test_two_versions_in_the_wrong_order_and_an_index_out_of_reach(place: Place) -> None:
+    release(place.folder, "alpha", "1.1")
+    wrong = place.run("hunt", "--package", "alpha", "1.1", "1.0", code=1)
+    assert_two_sentences(wrong, 1, "1.1 is newer than 1.0")
+    away = place.run(
+        "hunt", "--package", "alpha", "1.0", "1.1", code=4, UV_FIND_LINKS="", UV_DEFAULT_INDEX="", UV_OFFLINE="1"
+    )
+    assert_two_sentences(away, 4, "index cannot be reached")
+
+
+def record(place: Place, name: str, **versions: str) -> Path:
+    path = place.folder / f"{name}.json"
+    path.write_text(json.dumps({"python": "3.11.7", "packages": versions}))
+    return path
+
+
+def test_the_packages_that_moved_it_and_their_releases(place: Place) -> None:
+    for version in ("1.1", "1.2"):
+        release(place.folder, "beta", version, 0.5 if version == "1.2" else 0.0)
+    release(place.folder, "alpha", "1.5")
+    old = record(place, "old", alpha="1.0", beta="1.0")
+    new = record(place, "new", alpha="1.5", beta="1.2")
+    done = place.run("hunt", "--environment", old, new, "--json", code=0)
+    first, *rest = json.loads(done.stdout)["hunts"]
+    assert first["axis"] == "environment"
+    assert first["culprit"]["version"] == "beta 1.2"
+    assert rest[-1]["axis"] == "package"
+    assert (rest[-1]["culprit"]["version"], rest[-1]["culprit"]["parent"]) == ("1.2", "1.1")
+
+
+def test_packages_that_move_it_only_together_are_both_found(place: Place) -> None:
+    for name in ("alpha", "beta"):
+        release(place.folder, name, "2.0", both=1.0)
+    old = record(place, "old", alpha="1.0", beta="1.0")
+    new = record(place, "new", alpha="2.0", beta="2.0")
+    done = place.run("hunt", "--environment", old, new, "--json", code=0)
+    hunts = json.loads(done.stdout)["hunts"]
+    named = {h["package"] for h in hunts if h["axis"] == "package" and h["culprit"]}
+    assert named == {"alpha", "beta"}
+
+
+# why
+
+MOVES = {"code": f"{READ} + 0.5"}
+TAKES_ALPHA = {"code": "import alpha; plan['loss'] = alpha.BOTH"}
+FLIPS = {
+    "code": "import time; plan['loss'] = time.time() % 1000",
+}
+
+
+@pytest.mark.parametrize(
+    ("new_code", "new_alpha", "cause", "code"),
+    [
+        (MOVES, 0.0, "code", 0),
+        ({"code": READ}, 0.5, "environment", 0),
+        (MOVES, 0.25, "both", 0),
+        (TAKES_ALPHA, 0.0, "combination", 0),
+        ({"code": READ, "x": 1}, 0.0, "neither", 3),
+        (FLIPS, 0.0, "unstable", 3),
+    ],
+    ids=["code", "package", "both", "combination", "neither", "flake"],
+)
+def test_code_and_environment_are_told_apart(
+    tmp_path: Path, new_code: dict[str, Any], new_alpha: float, cause: str, code: int
+) -> None:
+    release(tmp_path, "alpha", "2.0", new_alpha, both=0.5)
+    place = make_place(tmp_path, {"code": READ}, new_code)
+    python = make_base(tmp_path / "new", tmp_path / "index", "alpha==2.0", "beta==1.0")
+    place = Place(place.folder, python, place.shas)
+    old = tmp_path / "old.json"
+    steps = [{"step": n, "loss": 1.0, "grad_norm": 2.0} for n in range(1, 6)]
+    environment = {"alpha": "1.0", "trl": place.shas[0], "gpu": "cpu"}
+    old.write_text(json.dumps({"config": {"name": "toy"}, "env": environment, "steps": steps}))
+    done = place.run("why", old, "HEAD", "--json", code=code)
+    document = json.loads(done.stdout)
+    assert document["why"]["cause"] == cause
+    culprits = [hunt["culprit"] for hunt in document["hunts"] if hunt["culprit"]]
+    if cause == "code":
+        assert [each["sha"] for each in culprits] == [place.shas[1]]
+    if cause == "environment":
+        assert culprits[0]["version"] == "alpha 2.0"
+    if cause == "both":
+        assert {hunt["axis"] for hunt in document["hunts"]} >= {"commit", "environment"}
