@@ -103,7 +103,15 @@ def test_two_versions_in_the_wrong_order_and_an_index_out_of_reach(place: Place)
     wrong = place.run("hunt", "--package", "alpha", "1.1", "1.0", code=1)
     assert_two_sentences(wrong, 1, "1.1 is newer than 1.0")
     away = place.run(
-        "hunt", "--package", "alpha", "1.0", "1.1", code=4, UV_FIND_LINKS="", UV_DEFAULT_INDEX="", UV_OFFLINE="1"
+        "hunt",
+        "--package",
+        "alpha",
+        "1.0",
+        "1.1",
+        code=4,
+        UV_FIND_LINKS="",
+        UV_DEFAULT_INDEX="",
+        UV_OFFLINE="1",
     )
     assert_two_sentences(away, 4, "index cannot be reached")
 
