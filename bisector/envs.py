@@ -32,7 +32,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from bisector.errors import InfraError
-from bisector.model import COMPARED_PACKAGES
 
 CLONER = Path(__file__).with_name("cloner.py")
 WORKER = Path(__file__).with_name("worker.py")
@@ -41,7 +40,6 @@ ASIDE = (
     "bisector",
 )  # each commit brings its own trl: what the installed one asks for is void
 KEPT = ("torch",)  # moves only when it is pinned: it is gigabytes, and its build is the platform's
-OPTIONAL = frozenset(COMPARED_PACKAGES) - frozenset(KEPT)
 BUILD_LIMIT = 1800.0  # seconds for one call of uv; a source build of a tokenizer takes minutes
 REASON_LIMIT = 300
 UNREACHABLE = re.compile(
@@ -97,15 +95,15 @@ class Environments:
     def ask(self, pins: Mapping[str, str]) -> Built | Refused | None:
         """Return the base with `pins` changed ("" removes a package); None while it is prepared: ask again.
 
+        Other packages move only as far as they must; a pin at the base's own version holds one in place.
         Raises InfraError when the index cannot be reached; asking again then tries again.
         """
-        wanted = {str(canonicalize_name(name)): each for name, each in pins.items()}
         wanted = {
-            name: each
-            for name, each in wanted.items()
-            if name not in ASIDE and each != self._installed.get(name, "")
+            name: version
+            for each, version in pins.items()
+            if (name := str(canonicalize_name(each))) not in ASIDE
         }
-        if not wanted:
+        if all(version == self._installed.get(name, "") for name, version in wanted.items()):
             return Built(Path(self._base), {})
         key = self._key_of(wanted)
         if key not in self._jobs and key not in self._answers:
@@ -158,37 +156,35 @@ class Environments:
     # In the thread.
 
     def _prepare(self, pins: Mapping[str, str], key: str) -> Built | Refused:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         record = self._folder / f"{key}.json"
         try:
             plan = None
             with suppress(OSError, ValueError, TypeError):
                 plan = _read_plan(record)
             if plan is None:
-                plan = self._resolve_suiting(pins)
+                plan = self._resolve(pins)
                 _write_whole(record, json.dumps({"digest": plan.digest, "moved": dict(plan.moved)}))
             return self._build(plan)
         except _RefusedError as refused:
             return Refused(str(refused))
 
-    def _resolve_suiting(self, pins: Mapping[str, str]) -> _Plan:
-        """Return what agrees with the pins, and with what the pinned packages ask of optional ones that are there.
+    def _sweep(self) -> None:
+        """Take uv's cache into use, and remove what a killed resolution left."""
+        cache = self._folder / "cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        while "cache" not in self._held:
+            if (held := _lock(cache, fcntl.LOCK_SH)) is not None:
+                self._held["cache"] = held
+            cache.mkdir(parents=True, exist_ok=True)
+            self._check_open()
+        for left in (*self._folder.glob("resolve-*"), *self._folder.glob("*.partial")):
+            with suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > BUILD_LIMIT:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
 
-        No resolver minds those: an installed `kernels` may be too new for the `kernels` extra of a pinned
-        transformers, which then imports it and fails. They are known once the packages are installed.
-        """
-        plan = self._resolve(pins)
-        python = self._build(plan).python
-        told = json.loads(self._run([str(python), str(CLONER), "tell"]))["distributions"]
-        unsuited = [text for name in pins if name in told for text in _unsuited(told, name)]
-        if unsuited:
-            with suppress(_RefusedError):
-                return self._resolve(pins, unsuited)
-        return plan
-
-    def _resolve(self, pins: Mapping[str, str], beside: Sequence[str] = ()) -> _Plan:
-        """Ask uv for versions that agree with the pins and the requirements `beside` them, as near to the base
-        as can be."""
+    def _resolve(self, pins: Mapping[str, str]) -> _Plan:
+        """Ask uv for versions that agree with the pins, as near to the base as can be."""
         told = json.loads(self._run([self._base, str(CLONER), "tell"]))
         base = {
             name: each
@@ -202,8 +198,11 @@ class Environments:
                 _write_stub(scratch / "stubs", name, each, told)
             wanted, resolved = scratch / "wanted.in", scratch / "resolved.txt"
             lines = [_wanted_line(name, each, pins) for name, each in base.items()]
-            lines += [f"{name}=={each}" for name, each in pins.items() if each]
-            lines += beside
+            lines += [
+                f"{name}{_extras(name, each, told, pins)}=={each}"
+                for name, each in pins.items()
+                if each
+            ]
             wanted.write_text(
                 "\n".join([f"--find-links {scratch / 'stubs'}", *filter(None, lines)])
             )
@@ -368,6 +367,27 @@ def _wanted_line(name: str, distribution: Mapping[str, Any], pins: Mapping[str, 
     return f"{name}>=0.dev0" if Version(version).is_prerelease else name
 
 
+def _extras(name: str, version: str, told: Mapping[str, Any], pins: Mapping[str, str]) -> str:
+    """Return the extras, in brackets, that the base has all packages of, and that may move with a pin.
+
+    So transformers 5.7 takes kernels along to the release that its extra asks for; with another it is not
+    even imported. What an extra asks for is not asked of packages that are pinned or kept.
+    """
+    distributions = told["distributions"]
+    found = distributions.get(name)
+    if found is None or _is_same(found["version"], version):
+        return ""
+    asked: dict[str, set[str]] = {}
+    for text in found["requires"]:
+        with suppress(InvalidRequirement):
+            for extra in re.findall(r"extra *== *['\"]([^'\"]+)", text):
+                asked.setdefault(extra, set()).add(str(canonicalize_name(Requirement(text).name)))
+    kept = {each for each in distributions if distributions[each]["is_direct"]}
+    moving = distributions.keys() - kept - pins.keys() - {*KEPT, *ASIDE, name}
+    extras = sorted(extra for extra, names in asked.items() if names <= moving)
+    return f"[{','.join(extras)}]" if extras else ""
+
+
 def _write_stub(
     folder: Path, name: str, distribution: Mapping[str, Any], told: Mapping[str, Any]
 ) -> None:
@@ -411,21 +431,6 @@ def _is_met(text: str, told: Mapping[str, Any]) -> bool:
         return True
     found = told["distributions"].get(canonicalize_name(wanted.name))
     return found is not None and wanted.specifier.contains(found["version"], prereleases=True)
-
-
-def _unsuited(told: Mapping[str, Any], name: str) -> list[str]:
-    """Return what a package asks of optional ones that are installed in another version."""
-    found = {}
-    for text in told[name]["requires"]:
-        with suppress(InvalidRequirement):
-            wanted = Requirement(text)
-            optional = str(canonicalize_name(wanted.name))
-            is_optional = wanted.marker is not None and "extra" in str(wanted.marker)
-            if not is_optional or optional not in OPTIONAL or optional not in told:
-                continue
-            if not wanted.specifier.contains(told[optional]["version"], prereleases=True):
-                found[optional] = f"{optional}{wanted.specifier}"
-    return list(found.values())
 
 
 def _read_resolved(text: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from bisector import report, reproduce
 from bisector.alignment import describe
 from bisector.markup import block, code, escape, folded, table
-from bisector.model import COMPARED_PACKAGES, Change, Environment, Role, Run
+from bisector.model import COMPARED_PACKAGES, Change, Environment, Role, Run, short
 from bisector.report import Report
 from bisector.unchecked import unchecked
 
@@ -68,10 +68,6 @@ def _place(at: Change | str) -> str:
     return at if isinstance(at, str) else at.sha
 
 
-def _short(place: str) -> str:
-    return place[:10]
-
-
 def _best_run(runs: Sequence[Run], place: str) -> Run | None:
     """Return the run that shows most of a place: the longest that trained, among those a fresh one."""
     its = [run for run in runs if run.sha == place and run.role is not Role.CONTROL]
@@ -109,7 +105,7 @@ def _steps(sides: Sequence[tuple[str, str, Run | None]]) -> list[str]:
             pairs.append((_value(one[n].num_tokens), _value(other[n].num_tokens)))
         rows.append([str(n), *(cell for pair in pairs for cell in _cells(*pair))])
     names = ", ".join(
-        f"{name} {code(_short(place))} (run {code(run.id)})" for name, place, run in sides if run
+        f"{name} {code(short(place))} (run {code(run.id)})" for name, place, run in sides if run
     )
     more = len(numbers) - len(shown)
     left = (
@@ -133,10 +129,10 @@ def _cells(one: float, other: float) -> tuple[str, str, str]:
 
 def _what_happened(name: str, place: str, run: Run | None) -> list[str]:
     if run is None:
-        return [f"- {name} {code(_short(place))} was not run."]
+        return [f"- {name} {code(short(place))} was not run."]
     result = run.result
     steps = report.count(len(result.trajectory), "step")
-    text = f"- {name} {code(_short(place))} (run {code(run.id)}): {result.status}, {steps}"
+    text = f"- {name} {code(short(place))} (run {code(run.id)}): {result.status}, {steps}"
     if result.crash:
         text += f"; {escape(result.crash.type)}: {escape(result.crash.message)}"
         text += f" in {code(result.crash.place)}" if result.crash.place else ""
@@ -176,7 +172,7 @@ def _runs_table(found: Report, runs: Sequence[tuple[Run, str | None]]) -> str:
         name = f" ({names[run.sha]})" if run.sha in names else ""
         rows.append(
             [
-                *(code(run.id), code(_short(run.sha)) + name, str(run.role), how),
+                *(code(run.id), code(short(run.sha)) + name, str(run.role), how),
                 *(verdict or "", escape(run.result.status), str(len(run.result.trajectory))),
                 f"{run.result.seconds:.1f}",
             ]

@@ -80,8 +80,8 @@ def _read_index(index: str, name: str) -> Sequence[DistributionPackage]:
         if not folder.is_dir():
             raise InfraError(f"The package index cannot be reached: {index} is no folder.", REMEDY)
         with suppress(FileNotFoundError):
-            content = (folder / name / "index.html").read_bytes()
-            return list(ProjectPage.from_html(name, content).packages)
+            page = ProjectPage.from_html(name, (folder / name / "index.html").read_bytes())
+            return list(page.packages)
         return []
     try:
         with PyPISimple(index) as client:

@@ -1,16 +1,19 @@
 """The commands that show what a hunt showed, with bisector and without it; pure."""
 
+import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from bisector.model import COMPARED_PACKAGES, Environment, Hunt
+from bisector.model import COMPARED_PACKAGES, Axis, Environment, Hunt
 from bisector.stopping import whole_steps
 
 MAKE_TINY = (
     "from pathlib import Path; from bisector.tiny import make_assets; "
     "print(make_assets(Path('state').resolve()))"
 )
+CODE = "code"  # the checkout where all places share one
 BUILDS = "https://download.pytorch.org/whl/"  # where PyTorch keeps builds such as 2.9.0+cu128
 
 
@@ -19,52 +22,85 @@ def public(repository: str) -> str:
     return re.sub(r"://[^/@]*@", "://", repository)
 
 
-def hunt_command(hunt: Hunt, good: str, bad: str, *, repository: str, suite: str) -> str:
-    """Return the command line that hunts the same between two commits."""
-    words = ["bisector", "hunt", good, bad, "--repo", public(repository)]
-    words += ["--suite", suite, "--config", hunt.config.name]
+def hunt_command(hunt: Hunt, older: str, newer: str, *, repository: str, suite: str) -> str:
+    """Return the commands that hunt the same between two places of the range."""
+    ends, start = [older, newer], ""
+    words = ["bisector", "hunt"]
+    if hunt.axis is Axis.PACKAGE:
+        words += ["--package", hunt.package, *ends, "--at", hunt.at]
+    elif hunt.axis is Axis.ENVIRONMENT:
+        files = {"older.json": older, "newer.json": newer}
+        start = "".join(
+            f"echo {shlex.quote(json.dumps({'packages': dict(hunt.pins[place])}))} > {file}\n"
+            for file, place in files.items()
+        )
+        words += ["--environment", *files, "--at", hunt.at]
+    else:
+        words += ends
+    words += ["--repo", public(repository), "--suite", suite, "--config", hunt.config.name]
     words += ["--exact"] * hunt.exact + ["--thorough"] * hunt.thorough
-    return shlex.join(words)
+    words += ["--fixed"] * hunt.fixed + ["--probe-all"] * hunt.probe_all
+    return start + shlex.join(words)
 
 
 def whole_command(hunt: Hunt) -> str:
-    """Return the command line of the hunt itself."""
+    """Return the commands of the hunt itself."""
     found = hunt_command(
-        hunt, hunt.good, hunt.bad, repository=hunt.repository, suite=hunt.config.suite
+        hunt, hunt.oldest, hunt.newest, repository=hunt.repository, suite=hunt.config.suite
     )
     return " ".join([found, *(f"--skip {sha}" for sha in hunt.skip)])
 
 
 def narrow_command(hunt: Hunt, parent: str, sha: str) -> str:
-    """Return the command line that looks at one commit alone."""
+    """Return the commands that look at one change alone."""
     return hunt_command(hunt, parent, sha, repository=hunt.repository, suite=hunt.config.suite)
 
 
 def by_hand(hunt: Hunt, places: Sequence[tuple[str, str]]) -> str:
-    """Return the shell commands that train at each of (name, commit) without bisector."""
+    """Return the shell commands that train at each of (name, place) without bisector."""
     location = public(hunt.repository)
     is_remote = "://" in location or re.match(r"[^/]+@[^/]+:", location)
     start = f"git clone {shlex.quote(location)} repository" if is_remote else ""
     clone = "repository" if is_remote else location
     lines = [start] if start else []
-    for name, sha in places:
+    is_of_commits = hunt.axis is Axis.COMMIT
+    for name, sha in places if is_of_commits else [(CODE, hunt.at)]:
         target = f'"$PWD/{name}"'
         lines.append(f"git -C {shlex.quote(clone)} worktree add --detach {target} {sha}")
     python = ".".join(hunt.environment.python.split(".")[:2])
     if _is_tiny(hunt):
         lines.append(f'TINY=$(python -c "{MAKE_TINY}")  # a Python that has bisector')
-    lines += [f"python{python} -m venv env", ". env/bin/activate", install(hunt.environment)]
-    lines += [f"export {' '.join(_variables(hunt.environment))}"]
-    for name, _ in places:
-        lines += ["", *_train(hunt, name)]
+    lines.append(f"export {' '.join(_variables(hunt.environment))}")
+    if is_of_commits:
+        lines += _enter(hunt.environment, python, "env")
+    for name, place in places:
+        if is_of_commits:
+            lines += ["", *_train(hunt, name, name)]
+        else:
+            pins = hunt.pins[place]
+            entry = _enter(_with(hunt.environment, pins), python, f"env-{name}", list(pins))
+            lines += ["", *entry, *_train(hunt, name, CODE)]
     return "\n".join(lines)
 
 
-def install(environment: Environment) -> str:
-    """Return the command that installs what a training can be moved by."""
-    pins = [
-        f"{n}=={environment.packages[n]}" for n in COMPARED_PACKAGES if n in environment.packages
-    ]
+def _enter(
+    environment: Environment, python: str, name: str, pinned: Collection[str] = ()
+) -> list[str]:
+    """Return the commands that make an environment and enter it."""
+    packages = install(environment, pinned)
+    return [f"python{python} -m venv {name}", f". {name}/bin/activate", packages]
+
+
+def _with(environment: Environment, pins: Mapping[str, str]) -> Environment:
+    """Return an environment with other versions of some packages; "" for none."""
+    packages = {n: v for n, v in {**environment.packages, **pins}.items() if v}
+    return replace(environment, packages=packages)
+
+
+def install(environment: Environment, names: Collection[str] = ()) -> str:
+    """Return the command that installs what a training can be moved by, and the packages `names`."""
+    wanted = [*COMPARED_PACKAGES, *(name for name in names if name not in COMPARED_PACKAGES)]
+    pins = [f"{n}=={environment.packages[n]}" for n in wanted if n in environment.packages]
     builds = sorted({pin.partition("+")[2] for pin in pins if "+" in pin})
     return _broken(
         ["pip install", *(f"--extra-index-url {BUILDS}{build}" for build in builds)]
@@ -89,8 +125,8 @@ def _is_tiny(hunt: Hunt) -> bool:
     return any("{tiny}" in value for value in hunt.config.args.values())
 
 
-def _train(hunt: Hunt, name: str) -> list[str]:
-    """Return the commands that train in the checkout `name`; what they write goes to `out-name`.
+def _train(hunt: Hunt, name: str, code: str) -> list[str]:
+    """Return the commands that train in the checkout `code`; what they write goes to `out-name`.
 
     Each has a cache of its own: `datasets` would serve one commit the tokenised data of the other.
     """
@@ -100,12 +136,12 @@ def _train(hunt: Hunt, name: str) -> list[str]:
     args += [f"--{key} {_word(value)}" for key, value in config.args.items()]
     if config.script:
         start = (
-            f"{cache} PYTHONPATH={name}:{name}/src python {shlex.quote(f'{name}/{config.script}')}"
+            f"{cache} PYTHONPATH={code}:{code}/src python {shlex.quote(f'{code}/{config.script}')}"
         )
         return [f"mkdir -p out-{name}", _broken([start, *args])]
     assert config.method
     trl = shlex.join(["trl", config.method, *config.launch])
-    return [f"pip install -e ./{name}", _broken([cache, trl, *args])]
+    return [f"pip install -e ./{code}", _broken([cache, trl, *args])]
 
 
 def _word(value: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from driving import assert_two_sentences, bisector, only_hunt
-from indexing import index_variables, make_base, make_wheel
+from packages import make_base, write_wheel
 from synthetic import make_repository
 
 READ = "import alpha, beta; plan['loss'] = alpha.LOSS + beta.LOSS + alpha.BOTH * beta.BOTH"
@@ -19,12 +19,12 @@ class Place:
     """A folder with a repository of two commits, an index, and a base that has alpha 1.0 and beta 1.0."""
 
     folder: Path
-    python: Path
+    python: str
     shas: list[str]
 
     def run(self, *args: object, code: int, **env: str) -> "subprocess.CompletedProcess[str]":
         where = ("--repo", "repo", "--suite", "toy.toml", "--python", self.python)
-        variables = {**index_variables(self.folder / "index"), **env}
+        variables = {"UV_DEFAULT_INDEX": (self.folder / "index").as_uri(), **env}
         done = bisector(self.folder, *args, *where, **variables)
         assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -33,8 +33,17 @@ class Place:
         return only_hunt(self.run("hunt", *args, "--json", code=code).stdout)
 
 
-def release(place: Path, name: str, version: str, loss: float = 0.0, both: float = 0.0) -> None:
-    make_wheel(place / "index", name, version, f"LOSS = {loss}\nBOTH = {both}\n")
+def release(
+    place: Path,
+    name: str,
+    version: str,
+    loss: float = 0.0,
+    both: float = 0.0,
+    *,
+    requires: tuple[str, ...] = (),
+) -> None:
+    files = {f"{name}/__init__.py": f"LOSS = {loss}\nBOTH = {both}\n"}
+    write_wheel(place / "index", name, version, requires=requires, files=files)
 
 
 def make_place(folder: Path, *plans: dict[str, Any]) -> Place:
@@ -68,7 +77,7 @@ def test_the_release_that_moved_it_is_named(place: Place) -> None:
 
 def test_what_cannot_be_installed_is_skipped_in_the_words_of_the_resolver(place: Place) -> None:
     release(place.folder, "alpha", "1.1")
-    make_wheel(place.folder / "index", "alpha", "1.2", "", requires=["nowhere>=2"])
+    release(place.folder, "alpha", "1.2", requires=("nowhere>=2",))
     release(place.folder, "alpha", "1.3", 0.5)
     found = place.hunt("--package", "alpha", "1.0", "1.3", code=3)
     assert found["outcome"] == "suspects"
@@ -81,9 +90,7 @@ def test_what_cannot_be_installed_is_skipped_in_the_words_of_the_resolver(place:
 
 def test_what_moves_along_is_told(place: Place) -> None:
     release(place.folder, "beta", "2.0")
-    make_wheel(
-        place.folder / "index", "alpha", "2.0", "LOSS = 0.5\nBOTH = 0\n", requires=["beta>=2"]
-    )
+    release(place.folder, "alpha", "2.0", 0.5, requires=("beta>=2",))
     found = place.hunt("--package", "alpha", "1.0", "2.0")
     assert found["culprit"]["moved_along"] == {"beta": ["1.0", "2.0"]}
 
@@ -103,15 +110,7 @@ def test_two_versions_in_the_wrong_order_and_an_index_out_of_reach(place: Place)
     wrong = place.run("hunt", "--package", "alpha", "1.1", "1.0", code=1)
     assert_two_sentences(wrong, 1, "1.1 is newer than 1.0")
     away = place.run(
-        "hunt",
-        "--package",
-        "alpha",
-        "1.0",
-        "1.1",
-        code=4,
-        UV_FIND_LINKS="",
-        UV_DEFAULT_INDEX="",
-        UV_OFFLINE="1",
+        "hunt", "--package", "alpha", "1.0", "1.1", code=4, UV_DEFAULT_INDEX="", UV_OFFLINE="1"
     )
     assert_two_sentences(away, 4, "index cannot be reached")
 
@@ -189,3 +188,14 @@ def test_code_and_environment_are_told_apart(
         assert culprits[0]["version"] == "alpha 2.0"
     if cause == "both":
         assert {hunt["axis"] for hunt in document["hunts"]} >= {"commit", "environment"}
+
+
+def test_the_page_to_paste_reproduces_by_hand(place: Place) -> None:
+    release(place.folder, "alpha", "1.1", 0.5)
+    found = place.hunt("--package", "alpha", "1.0", "1.1")
+    page = bisector(place.folder, "show", found["hunt"], "--format", "markdown").stdout
+    assert "alpha 1.1 moved the trajectory" in page
+    assert f"--package alpha 1.0 1.1 --at {place.shas[-1]}" in page
+    assert "alpha==1.0" in page
+    assert "alpha==1.1" in page
+    assert f'worktree add --detach "$PWD/code" {place.shas[-1]}' in page
