@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from bisector import conclude
+from bisector import conclude, noisy
 from bisector.chain import Chain, Tested, follow, survey
 from bisector.contents import Footprint
 from bisector.judge import (
@@ -102,7 +102,7 @@ class Look(NamedTuple):
     case: Case
     ends: Ends | Crash | Conclusion | None
     rule: Rule | None = None
-    step: Probes | Chain | None = None
+    step: Chain | noisy.Step | None = None
     horizon: int | None = None
     is_whole: bool = False
     do_ends_differ: bool = True
@@ -134,6 +134,8 @@ def _look_over(case: Case, steps: int | None, searching: Sequence[str], width: i
         return Look(case, ends, horizon=steps)
     length = prefix_length(case.hunt.config) if steps else 0
     rule = _rule(case, ends, length)
+    if isinstance(ends, Ends) and any(ends.noise.values()) and not case.hunt.probe_all:
+        return _look_at_noisy(case, ends, rule, steps, gather(case, searching, width))
     tested = gather(case, searching, width) if rule or case.hunt.probe_all else None
     if tested is None:
         return Look(case, ends, horizon=steps, do_ends_differ=False)
@@ -144,6 +146,30 @@ def _look_over(case: Case, steps: int | None, searching: Sequence[str], width: i
         return Look(case, ends, rule, step, steps, do_ends_differ=differ)
     assert rule
     return Look(case, ends, rule, follow(tested, rule), steps)
+
+
+def _look_at_noisy(
+    case: Case,
+    ends: Ends,
+    rule: Rule | None,
+    steps: int | None,
+    tested: Tested,
+) -> Look:
+    """Look at a case whose ends do not repeat: runs that stray do not hide how the ends differ."""
+    repeats = [end_results(case.runs, sha, case.hunt) for sha in (case.hunt.good, case.hunt.bad)]
+    repeats = [[r for r in runs if r.has_trained] for runs in repeats]
+    if rule is None:
+        typical = noisy.typical_ends(*([r.trajectory for r in runs] for runs in repeats))
+        rule = _rule(case, typical, prefix_length(case.hunt.config) if steps else 0)
+        ends = replace(typical, noise=ends.noise) if rule else ends
+    if rule is None:
+        return Look(case, ends, horizon=steps, do_ends_differ=False)
+    again = [case.results(sha, Role.SEARCH) for sha in (case.hunt.good, case.hunt.bad)]
+    read = [[*runs, *more] for runs, more in zip(repeats, again, strict=True)]
+    step = noisy.ask(tested, ends, rule, read)
+    if isinstance(step, Probes):
+        step = replace(step, anchor=ends.good)
+    return Look(case, ends, rule, step, steps)
 
 
 def _class_rule(case: Case, ends: Ends | Crash) -> Rule:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from bisector import noisy
+from bisector.bayes import Found, NoCulprit, Undecided
 from bisector.chain import Anchored, Chain, longest
 from bisector.compare import deviations, has_data_changed, headline, is_finite, largest_differences
 from bisector.judge import (
@@ -55,12 +57,31 @@ class Evidence:
     open: tuple[Link, ...] = ()
     chain: Chain = field(default_factory=lambda: Chain((), ()))
     do_ends_differ: bool = True
+    found: Found | None = None  # the answer of a search whose runs do not repeat
     untested: tuple[int, ...] = ()  # the positions that a hunt that tests all has still to test
 
     def within(self, probe: Probes) -> "Evidence":
         """Return the evidence while the search runs: links found, and where it looks now."""
         untested = probe.positions if self.hunt.probe_all else ()
         return replace(self, open=(*probe.found, Link(probe.good, probe.bad)), untested=untested)
+
+    def within_link(self, link: Link) -> "Evidence":
+        """Return the evidence while a link is confirmed that runs which do not repeat point to."""
+        return replace(self, open=(link,))
+
+    def believing(self, found: Found) -> "Evidence":
+        """Return the evidence with the answer that was found among runs that do not repeat."""
+        return replace(self, found=found)
+
+    def undecided(self, step: NoCulprit | Undecided) -> Conclusion:
+        """Return the answer where runs that do not repeat tell no change, or no single one."""
+        leading = step.leading if isinstance(step, Undecided) else ()
+        reason = noisy.words(step)
+        likely = [(self.commits[link.child], chance) for link, chance in leading]
+        if likely:
+            named = ", ".join(f"{short(place)} {chance:.0%}" for place, chance in likely)
+            reason += f"; likeliest: {named}"
+        return replace(self._frame(), outcome=Outcome.CONTRADICTION, reason=reason)
 
     def with_chain(self, chain: Chain) -> "Evidence":
         """Return the evidence with the chain of changes found."""
@@ -80,6 +101,8 @@ class Evidence:
             explained=len(others) == len(later),
         )
         answer = replace(answer, notes=(*answer.notes, *self._chain_notes()))
+        if self.found:
+            answer = self._as_far_as_known(answer, oldest)
         doubt = self._doubt(oldest)
         if not doubt:
             return replace(
@@ -92,6 +115,15 @@ class Evidence:
             explained=False,
             reason=doubt,
         )
+
+    def _as_far_as_known(self, answer: Conclusion, found: Anchored) -> Conclusion:
+        """Return an answer that rests on runs which do not repeat, with how sure it is."""
+        assert self.found
+        assert isinstance(self.ends, Ends)
+        newest = self.longest(found.link.child).trajectory
+        notes = (*answer.notes, noisy.words(self.found), "later changes were not looked for")
+        is_whole = not self.rule.has_left(self.ends.bad[: len(newest)], newest)
+        return replace(answer, explained=is_whole, notes=notes)
 
     def _came_and_went(self) -> Conclusion:
         """Return the answer where the ends agree: what moved between them, and what moved it back."""
@@ -237,11 +269,22 @@ class Evidence:
             CRASHED
             if self.rule.crash
             else self._deviation(
-                *_side_by_side(self.longest(child), self.longest(parent), found.anchor)
+                *_side_by_side(
+                    self._showing(child, Verdict.BAD, found.anchor),
+                    self._showing(parent, Verdict.GOOD, found.anchor),
+                    found.anchor,
+                )
             )
         )
         before, after = self._in_time(Link(child - 1, child))
         return Change(after, before, deviation)
+
+    def _showing(self, position: int, side: Verdict, anchor: Trajectory) -> RunResult:
+        """Return the run that shows most of a position: where runs do not repeat, of those on its side."""
+        if not self.found:
+            return self.longest(position)
+        its = [r for r in self._at(position) if judge([r], anchor, self.rule) is side]
+        return longest(its) if its else self.longest(position)
 
     def _in_time(self, link: Link) -> tuple[str, str]:
         """Return the older and the newer commit of a link."""
@@ -269,7 +312,12 @@ class Evidence:
         return not any(missing_confirmations(self.results(sha, Role.CONFIRM)) for sha in sides)
 
     def _refutation(self, found: Anchored) -> str:
-        """Return the readings of the fresh runs if one was on the wrong side, else an empty text."""
+        """Return the readings of the fresh runs if one was on the wrong side, else an empty text.
+
+        Where runs do not repeat they have been weighed with all others, and more are on their side.
+        """
+        if self.found:
+            return ""
         readings = []
         is_refuted = False
         before, after = Verdict.GOOD, Verdict.BAD

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from bisector import conclude, search
+from bisector import conclude, noisy, search
+from bisector.bayes import Confirm, Found, NoCulprit, Undecided
 from bisector.case import (
     END_RUNS,
     NOISE_RUNS,
@@ -73,7 +74,7 @@ def next_actions(cases: Sequence[Case], in_flight: Sequence[Start], width: int =
         if waiting and read_ends(case) is not None:
             break
         running = Counter(start for start in in_flight if start.hunt == case.hunt.id)
-        wanted = next_step(case, list(running), width)
+        wanted = next_step(case, list(running.elements()), width)
         if isinstance(wanted, Conclusion):
             actions += [Cancel(start) for start in running.elements()]
             actions.append(Conclude(case.hunt.id, _with_case(wanted, case)))
@@ -121,6 +122,15 @@ def next_step(
     if isinstance(step, Probes):
         starts = [Start(case.hunt.id, case.commits[p], Role.SEARCH) for p in step.positions]
         return _afford(case, starts, reserve=KEPT_FOR_CONFIRMATION, evidence=evidence.within(step))
+    if isinstance(step, Confirm):
+        starts = _confirm_link(case, step)
+        return _afford(case, starts, reserve=0, evidence=evidence.within_link(step.link))
+    if isinstance(step, NoCulprit | Undecided):
+        return evidence.undecided(step)
+    if isinstance(step, Found):
+        assert isinstance(ends, Ends)
+        evidence, step = evidence.believing(step), noisy.as_chain(step, ends)
+        return _check_by_revert(case, evidence, evidence.with_chain(step).conclude())
     assert step
     wanted = _confirmations(case, step)
     evidence = evidence.with_chain(step)
@@ -160,7 +170,9 @@ def runs_left(case: Case) -> int:
     if isinstance(step, Probes):
         left = step.left if case.hunt.probe_all else search.search_bound(step.left)
         return left + confirm
-    return len(_confirmations(case, step)) + revert if step else 0
+    if isinstance(step, Confirm):
+        return step.parent + step.child + revert
+    return len(_confirmations(case, step)) + revert if isinstance(step, Chain) else 0
 
 
 def places_left(case: Case) -> int | None:
@@ -263,6 +275,18 @@ def _confirmations(case: Case, chain: Chain) -> list[Start]:
         is_cold = not any(r.status is not Status.TIMED_OUT and not r.warm for r in results)
         for number in range(conclude.missing_confirmations(results)):
             wanted.append(Start(case.hunt.id, sha, Role.CONFIRM, is_cold and number == 0))
+    return wanted
+
+
+def _confirm_link(case: Case, step: Confirm) -> list[Start]:
+    """Return the fresh runs that the sides of a link still need where runs do not repeat; the first is cold."""
+    wanted = []
+    for position, number in ((step.link.parent, step.parent), (step.link.child, step.child)):
+        sha = case.commits[position]
+        is_cold = not any(not result.warm for result in case.results(sha, Role.CONFIRM))
+        wanted += [
+            Start(case.hunt.id, sha, Role.CONFIRM, is_cold and n == 0) for n in range(number)
+        ]
     return wanted
 
 

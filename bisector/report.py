@@ -147,7 +147,7 @@ def _did(report: Report) -> str:
     """Return what the culprit did."""
     has_crash = report.conclusion.crash is not None
     if report.hunt.fixed:
-        return f"is the first commit at which the {'crash' if has_crash else 'deviation'} is gone"
+        return f"is the first {noun(report.hunt)} at which the {'crash' if has_crash else 'deviation'} is gone"
     return f"{'broke' if has_crash else 'moved'} the trajectory"
 
 
@@ -266,7 +266,7 @@ def _range(report: Report) -> str:
     hunt = report.hunt
     ends = f"{name(hunt, hunt.oldest)} … {short(hunt.newest)}"
     text = f"{ends}, {count(hunt.commits, noun(hunt))}"
-    if report.conclusion.candidates is None:
+    if report.conclusion.candidates is None or hunt.axis is not Axis.COMMIT:
         return text
     return f"{text}, of which {report.candidates} touch what the runs read"
 

@@ -241,17 +241,22 @@ def _beside_stretch(between: _Between, budget: "_Budget") -> int | None:
 
 
 def _stretch(skips: Sequence[int], middle: int) -> tuple[int, int]:
-    """Return the first and last of the skips that are taken for one stretch, of the stretch nearest `middle`.
+    """Return the first and last of the skips that are taken for one stretch, of the stretch nearest `middle`."""
+    return min(stretches(skips), key=lambda s: max(s[0] - middle, middle - s[1]))
+
+
+def stretches(skips: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and last of each stretch of skips, which are ascending.
 
     Two stretches are one if no more lies between them than the longer one's length.
     """
-    stretches: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for index in skips:
-        stretches.append((index, index))
-        while len(stretches) > 1 and _is_one(stretches[-2], stretches[-1]):
-            last = stretches.pop()[1]
-            stretches[-1] = stretches[-1][0], last
-    return min(stretches, key=lambda s: max(s[0] - middle, middle - s[1]))
+        found.append((index, index))
+        while len(found) > 1 and _is_one(found[-2], found[-1]):
+            last = found.pop()[1]
+            found[-1] = found[-1][0], last
+    return found
 
 
 def _is_one(left: tuple[int, int], right: tuple[int, int]) -> bool:
