@@ -13,7 +13,7 @@ INTERRUPTED = 130
 OWN_FAULT = 70  # EX_SOFTWARE
 COMMANDS = (
     *("hunt", "probe", "record", "compare", "audit", "show", "status", "doctor", "demo"),
-    *("why", "watch", "accept", "pause", "resume", "notify-test"),
+    *("why", "noise", "watch", "accept", "pause", "resume", "notify-test"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The command `why`: code or environment?"""
+"""The commands about what is no commit: `why`, code or environment; `noise`, do runs repeat?"""
 
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from bisector.terminal import (
     Verbose,
     answer,
     app,
+    out,
     print_json,
     show_lines,
 )
@@ -62,3 +63,35 @@ def why(
             print()
             show_lines(report.lines(each))
     answer(OK if found.finding.names_a_cause else UNDECIDED)
+
+
+@app.command()
+def noise(
+    config: ConfigNames = None,
+    state: State = "",
+    settings: SettingsFile = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show how far runs of one commit differ, for each config, device and environment."""
+    from rich.table import Table
+
+    from bisector import documents, repeats
+    from bisector.session import Options, Session
+
+    store = Session(Options(state=state, settings=settings)).store
+    runs = [each for each in store.repeated_runs() if not config or each[1] in config]
+    known = store.environments(sorted({run.environment for run, *_ in runs}))
+    found = repeats.gather(runs, known)
+    if as_json:
+        print_json({"schema": documents.SCHEMA, "noise": [repeats.to_json(each) for each in found]})
+    elif not found:
+        print("no commit was run twice in one environment yet; a hunt runs its ends twice")
+    else:
+        columns = ("config", "device", "environment", "commits", "runs", "runs of one commit")
+        table = Table(*columns, box=None, padding=(0, 1, 0, 0))
+        for each in found:
+            counts = str(each.commits), str(each.runs)
+            place = each.environment.gpu, each.environment.id
+            table.add_row(each.config, *place, *counts, repeats.words(each))
+        out().print(table)
+    answer(OK)

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from bisector.contents import Footprint
 from bisector.errors import BisectorError, InfraError
-from bisector.model import Conclusion, Crash, Environment, Hunt, Role, Run, RunResult, Status
+from bisector.model import (
+    SHA_LENGTH,
+    Conclusion,
+    Crash,
+    Environment,
+    Hunt,
+    Role,
+    Run,
+    RunResult,
+    Status,
+)
 from bisector.series import dump, dump_steps, load, load_steps
 
 BUSY_TIMEOUT = 30.0  # seconds; transactions are short, so a wait this long means a stuck disk
@@ -415,6 +425,18 @@ class Store:
             return None
         environment = load(Environment, rows[0]["data"])
         return self._run(rows[0]), rows[0]["name"], environment
+
+    def repeated_runs(self) -> list[tuple[Run, str, str]]:
+        """Return the runs that trained of each commit that did so twice in one environment, with the config's
+        name and digest; oldest first. Runs with a commit reverted, or at no commit, are left out."""
+        trained = f"length(sha) = ? AND {OF_COMMITS} AND status IN (?, ?)"
+        rows = self._db.execute(
+            f"SELECT * FROM runs WHERE {trained} AND (sha, config, environment) IN ("
+            f"SELECT sha, config, environment FROM runs WHERE {trained}"
+            " GROUP BY sha, config, environment HAVING count(*) > 1) ORDER BY started",
+            2 * (SHA_LENGTH, Status.COMPLETED, Status.STOPPED_EARLY),
+        )
+        return [(self._run(row), row["name"], row["config"]) for row in rows]
 
     def recent_runs(self, limit: int) -> list[tuple[Run, str]]:
         """Return the newest runs and their configs' names, newest first."""

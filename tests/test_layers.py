@@ -23,7 +23,7 @@ CORE = {
         "report",
         "documents",
     ),
-    *("footprint", "versions", "twobytwo", "pinning", "bayes", "noisy"),
+    *("footprint", "versions", "twobytwo", "pinning", "bayes", "noisy", "repeats"),
     *("alignment", "markup", "reproduce", "unchecked", "issue_text"),
     *("standing", "kinship", "acts", "inquest", "laws", "agenda", "telling"),
     *("settling", "ruling", "bulletin", "message"),

@@ -1,8 +1,12 @@
 """Hunts whose runs do not repeat: one reading may be wrong, the answer may not."""
 
+import json
 import random
+from pathlib import Path
 
 import pytest
+from driving import bisector, hunt
+from synthetic import make_repository
 from test_plan import culprit, pursue
 
 from bisector import bayes
@@ -87,3 +91,16 @@ def test_the_answer_says_how_sure_it_is() -> None:
             assert any("probability 0.99" in note for note in conclusion.notes)
             return
     raise AssertionError("none of 50 hunts named a culprit")
+
+
+def test_which_configs_repeat_is_shown(tmp_path: Path) -> None:
+    plans = [{}, {}, {"loss": 0.5}]
+    shas = make_repository(tmp_path / "repo", plans)
+    hunt(tmp_path, shas[0], shas[2])
+    done = bisector(tmp_path, "noise", "--json")
+    (found,) = json.loads(done.stdout)["noise"]
+    assert (found["config"], found["gpu"], found["exact"]) == ("toy", "cpu", True)
+    assert found["pairs"] >= 2
+    assert found["largest"] == {"loss": 0.0, "grad_norm": 0.0}
+    assert "repeats bit for bit" in bisector(tmp_path, "noise").stdout
+    assert "no commit was run twice" in bisector(tmp_path, "noise", "--config", "other").stdout
