@@ -353,7 +353,7 @@ class Evidence:
             return Suspect(sha, "untested", "it moved the trajectory once, and was not confirmed")
         if position == (link.parent if self.hunt.fixed else link.child):
             which = "at which it is gone" if self.hunt.fixed else "that is bad"
-            return Suspect(sha, "untested", f"the first commit {which}; its parent was not judged")
+            return Suspect(sha, "untested", f"the first {which}; the one before was not judged")
         if results:
             return Suspect(sha, "skipped", skip_reason(results))
         return Suspect(sha, "untested")

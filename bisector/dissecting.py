@@ -113,7 +113,10 @@ def dissect(session: Session, way: Way, options: HuntOptions, progress: Progress
             break
         reports.append(through(needed, before, others))
         left = before
-    return [*reports, *map(search, _releases(way, changes, needed))]
+    ranges = _releases(way, changes, needed)
+    if together := _suspected(reports[0], changes):
+        ranges = _releases_together(way, changes, together)
+    return [*reports, *map(search, ranges)]
 
 
 def _culprit(report: Report, changes: Sequence[Changed]) -> int | None:
@@ -123,6 +126,25 @@ def _culprit(report: Report, changes: Sequence[Changed]) -> int | None:
         return None
     names = [f"{name} {since or 'removed'}" for name, _, since in changes]
     return names.index(culprit.sha)
+
+
+def _suspected(report: Report, changes: Sequence[Changed]) -> list[Changed]:
+    """Return the changes that hide one another, since they cannot be installed apart."""
+    places = {suspect.sha for suspect in report.conclusion.suspects}
+    return [change for change in changes if f"{change[0]} {change[2] or 'removed'}" in places]
+
+
+def _releases_together(
+    way: Way, changes: Sequence[Changed], together: Sequence[Changed]
+) -> list[Asked]:
+    """Return the range of releases of the first of several changes; the others move along as they must."""
+    name, before, since = together[0]
+    if not (before and since):
+        return []
+    free = {n for n, *_ in together}
+    old = {**way.old, **{n: v for n, v, _ in changes}}
+    pins = {n: v for n, v in old.items() if n not in free}
+    return [Asked(before, since, package=name, at=way.at, pins=pins)]
 
 
 def _releases(way: Way, changes: Sequence[Changed], needed: Sequence[Changed]) -> list[Asked]:

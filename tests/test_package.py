@@ -199,3 +199,16 @@ def test_the_page_to_paste_reproduces_by_hand(place: Place) -> None:
     assert "alpha==1.0" in page
     assert "alpha==1.1" in page
     assert f'worktree add --detach "$PWD/code" {place.shas[-1]}' in page
+
+
+def test_packages_that_cannot_be_installed_apart_are_searched_together(place: Place) -> None:
+    release(place.folder, "alpha", "1.5", requires=("beta==1.0",))
+    release(place.folder, "alpha", "2.0", 0.5, requires=("beta>=2",))
+    release(place.folder, "beta", "2.0")
+    old = record(place, "old", alpha="1.0", beta="1.0")
+    new = record(place, "new", alpha="2.0", beta="2.0")
+    done = place.run("hunt", "--environment", old, new, "--json", code=0)
+    first, releases = json.loads(done.stdout)["hunts"]
+    assert first["outcome"] == "suspects"
+    assert (releases["culprit"]["version"], releases["culprit"]["parent"]) == ("2.0", "1.5")
+    assert releases["culprit"]["moved_along"] == {"beta": ["1.0", "2.0"]}
