@@ -111,7 +111,7 @@ def test_what_hides_behind_skips_may_be_any_commit_from_the_first_skipped_to_the
     assert conclusion.outcome is Outcome.SUSPECTS
     assert numbers(conclusion.suspects) == [8, 9, 10, 11, 12]
     assert conclusion.suspects[-1].why == "untested"
-    assert "first commit at which it is gone" in conclusion.suspects[-1].reason
+    assert "first at which it is gone" in conclusion.suspects[-1].reason
 
 
 @pytest.mark.parametrize("size", [0.0, 1.0])
