@@ -1,6 +1,7 @@
 """The entry point: signals end with 130 (`watch`: 0), and no failure of our own looks like a verdict of
 `probe`."""
 
+import gc
 import signal
 import sys
 import traceback
@@ -11,6 +12,9 @@ from bisector.errors import StopError
 VERDICTS = (0, 1, 125)  # good, bad, skip: what `probe` may say below 128
 INTERRUPTED = 130
 OWN_FAULT = 70  # EX_SOFTWARE
+RARE_COLLECTION = (
+    100_000  # objects: importing makes many and frees none, and a seventh of `show` was looking
+)
 COMMANDS = (
     *("hunt", "probe", "record", "compare", "audit", "show", "status", "doctor", "demo"),
     *("why", "noise", "watch", "accept", "pause", "resume", "notify-test"),
@@ -19,6 +23,7 @@ COMMANDS = (
 
 def main() -> None:
     """Run bisector and exit."""
+    gc.set_threshold(RARE_COLLECTION)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     command = next((arg for arg in sys.argv[1:] if arg in COMMANDS), "")

@@ -8,7 +8,8 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from functools import lru_cache
 from posixpath import basename, dirname
 
 from bisector.contents import ROOT, CommitChange, FileChange, Footprint
@@ -58,7 +59,7 @@ class Sieve:
         """Whether a file was read, lies on the way to one that was, or may have been read unseen."""
         if path in self._opened or path in self._above or basename(path) == ".gitattributes":
             return True
-        return not path.endswith(".py") and any(a in self._packages for a in _ancestors(path))
+        return not path.endswith(".py") and not self._packages.isdisjoint(_ancestors(path))
 
     def _has_read(self, entry: str, *, is_file: bool) -> bool:
         """Whether a listing, or a search for a module, sees that an entry of a directory is there or not."""
@@ -71,9 +72,10 @@ class Sieve:
         return folder in footprint.roots and (not is_file or name.endswith(IMPORTABLE))
 
 
-def _ancestors(path: str) -> Iterator[str]:
-    while path := dirname(path):
-        yield path
+@lru_cache(maxsize=100_000)
+def _ancestors(path: str) -> tuple[str, ...]:
+    folder = dirname(path)
+    return (folder, *_ancestors(folder)) if folder else ()
 
 
 def _join(folder: str, name: str) -> str:

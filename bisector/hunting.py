@@ -69,7 +69,7 @@ def hunt(
     expect(cases)
     conclusions = _pursue(session, cases, progress)
     return [
-        report_of(session, session.repository, case.hunt, conclusions[case.hunt.id])
+        report_of(session, lambda: session.repository, case.hunt, conclusions[case.hunt.id])
         for case in cases
     ]
 

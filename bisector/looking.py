@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +19,9 @@ from bisector.reporting import interrupted, report_of
 from bisector.series import plain
 from bisector.session import Session
 from bisector.watched import Regression
+
+if TYPE_CHECKING:
+    from bisector.repo import Repository
 
 STEP_COLUMNS = ("step", "loss", "grad_norm", "num_tokens")
 
@@ -60,10 +63,12 @@ def _report(session: Session, hunt: str) -> Report | None:
 
 
 def _report_of(session: Session, hunt: Hunt, conclusion: Conclusion | None) -> Report:
-    from bisector.repo import Repository
+    def open_repository() -> "Repository":
+        from bisector.repo import Repository
 
-    repository = Repository(hunt.repository, session.state)
-    return report_of(session, repository, hunt, conclusion or interrupted())
+        return Repository(hunt.repository, session.state)
+
+    return report_of(session, open_repository, hunt, conclusion or interrupted())
 
 
 def show(shown: Shown, console: Console) -> None:

@@ -70,7 +70,7 @@ class Poster:
         stored = self._session.store.hunt(tell.hunt) if tell.hunt else None
         if not stored or not stored[1]:
             return None
-        return report_of(self._session, self._repository, stored[0], stored[1])
+        return report_of(self._session, lambda: self._repository, stored[0], stored[1])
 
 
 def address(

@@ -1,23 +1,34 @@
 """The report of a hunt that is stored: its answer, its runs, and the words of the commits that it names."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bisector.alignment import Alike, find_alike
 from bisector.errors import BisectorError
-from bisector.model import Axis, Change, Conclusion, Hunt, Outcome, Run, Status
+from bisector.model import Axis, Change, Commit, Conclusion, Hunt, Outcome, Run, Status
 from bisector.report import Report
+from bisector.series import dump, load
 from bisector.session import Session
 
 if TYPE_CHECKING:
     from bisector.repo import Repository
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What the repository says of an answer. It never changes and may take seconds to find out, so it is stored."""
+
+    words: Mapping[str, Commit]
+    advice: tuple[str, ...] = ()
+    alike: tuple[Alike, ...] = ()
+
+
 def report_of(
-    session: Session, repository: "Repository", found: Hunt, conclusion: Conclusion
+    session: Session, repository: "Callable[[], Repository]", found: Hunt, conclusion: Conclusion
 ) -> Report:
     """Return the report of a hunt that is stored; without words where the repository is gone."""
     runs = session.store.runs_of(found.id)
@@ -25,14 +36,25 @@ def report_of(
         return Report(
             found, conclusion, runs, {}, moved_along=_moved_along(session, conclusion, found, runs)
         )
+    stored = session.store.account(found.id)
+    account = load(Account, stored) if stored else None
+    if account is None:
+        try:
+            account = _make_account(session, repository(), found, conclusion)
+        except BisectorError:
+            account = Account({})
+        else:
+            session.store.keep_account(found.id, dump(account))
+    return Report(found, conclusion, runs, account.words, account.advice, alike=account.alike)
+
+
+def _make_account(
+    session: Session, repository: "Repository", found: Hunt, conclusion: Conclusion
+) -> Account:
     changes = [conclusion.culprit, *conclusion.others, *conclusion.transient]
-    try:
-        words = {c.sha: repository.describe(c.sha) for c in changes if c}
-        advice = _advise(session, repository, found, conclusion)
-    except BisectorError:
-        words, advice = {}, ()
-    alike = _find_alike(repository, conclusion.culprit)
-    return Report(found, conclusion, runs, words, advice, alike=alike)
+    words = {c.sha: repository.describe(c.sha) for c in changes if c}
+    advice = _advise(session, repository, found, conclusion)
+    return Account(words, advice, _find_alike(repository, conclusion.culprit))
 
 
 def _find_alike(repository: "Repository", culprit: Change | None) -> tuple[Alike, ...]:

@@ -125,6 +125,9 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN footprint TEXT NOT NULL DEFAULT '';
     ALTER TABLE runs ADD COLUMN warm INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    ALTER TABLE hunts ADD COLUMN account TEXT;  -- what the repository says of the conclusion
+    """,
 )
 
 
@@ -222,14 +225,30 @@ class Store:
         """Store a hunt's answer."""
         with self.transaction() as db:
             db.execute(
-                "UPDATE hunts SET conclusion = ?, finished = ? WHERE id = ?",
+                "UPDATE hunts SET conclusion = ?, finished = ?, account = NULL WHERE id = ?",
                 (dump(conclusion), time.time(), hunt),
             )
+
+    def keep_account(self, hunt: str, account: str) -> None:
+        """Store what the repository says of a hunt's answer; nothing happens while it has none."""
+        with self.transaction() as db:
+            db.execute(
+                "UPDATE hunts SET account = ? WHERE id = ? AND conclusion IS NOT NULL",
+                (account, hunt),
+            )
+
+    def account(self, hunt: str) -> str:
+        """Return what was kept of a hunt's answer; empty if nothing was."""
+        row = self._db.execute("SELECT account FROM hunts WHERE id = ?", (hunt,)).fetchone()
+        return (row and row["account"]) or ""
 
     def reopen(self, hunt: str) -> None:
         """Take a hunt's answer back, to go on with it."""
         with self.transaction() as db:
-            db.execute("UPDATE hunts SET conclusion = NULL, finished = NULL WHERE id = ?", (hunt,))
+            db.execute(
+                "UPDATE hunts SET conclusion = NULL, finished = NULL, account = NULL WHERE id = ?",
+                (hunt,),
+            )
 
     def hunt(self, prefix: str) -> tuple[Hunt, Conclusion | None] | None:
         """Return the hunt whose id begins so, and its answer if it has one; None if no single one does."""

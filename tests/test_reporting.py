@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from driving import bisector, hunt
 from synthetic import SUITE, git
@@ -57,10 +60,25 @@ def test_a_report_says_where_else_the_culprits_blocks_stand(tmp_path: Path) -> N
         if form == "text":
             assert max(map(len, done.stdout.split("commit  ")[0].splitlines())) <= 80
 
-    shutil.rmtree(tmp_path / "repo" / ".git" / "objects")
-    done = bisector(tmp_path, "show", entry["hunt"], "--format", "json")
+
+def show_culprit(folder: Path, id_: str) -> dict[str, Any]:
+    done = bisector(folder, "show", id_, "--format", "json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["hunts"][0]["culprit"]["alike"] == []
+    found: dict[str, Any] = json.loads(done.stdout)["hunts"][0]["culprit"]
+    return found
+
+
+def test_what_the_repository_says_of_an_answer_is_kept(tmp_path: Path) -> None:
+    shas = make_history(tmp_path / "repo")
+    entry = hunt(tmp_path, shas[0], shas[-1])
+    shutil.rmtree(tmp_path / "repo" / ".git" / "objects")
+    assert show_culprit(tmp_path, entry["hunt"]) == entry["culprit"]
+    assert entry["culprit"]["subject"] == "commit 2"
+
+    with closing(sqlite3.connect(tmp_path / "state" / "bisector.db")) as db, db:
+        db.execute("UPDATE hunts SET account = NULL")  # as hunts of older versions are
+    culprit = show_culprit(tmp_path, entry["hunt"])
+    assert (culprit["alike"], culprit["subject"], culprit["sha"]) == ([], "", shas[2])
 
 
 def test_a_run_and_a_hunt_without_culprit_are_shown_in_markdown(tmp_path: Path) -> None:
