@@ -176,12 +176,14 @@ class BrokenLaw:
 
 @dataclass(frozen=True, slots=True)
 class NewEnvironment:
-    """Say what a new environment did: every config has an anchor in it by now."""
+    """Say what a new environment did: every config has an anchor in it by now. `records` are what stood before
+    for one config of each class that moved, by config: a stored run, or a reference file."""
 
     before: tuple[Epoch, ...]
     after: tuple[Epoch, ...]
     moved: tuple[str, ...]
     unmoved: tuple[str, ...]
+    records: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

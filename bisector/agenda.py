@@ -75,13 +75,21 @@ def _new_environment(tracks: Sequence[Track], walks: Mapping[str, Walk]) -> list
         for t in new
     ):
         return []
-    moved = [t.config.name for t in new if _has_moved(t, walks[t.config.name].turn)]
+    turns = {name: found.turn for name, found in walks.items()}
+    moved = [t.config.name for t in new if _has_moved(t, turns[t.config.name])]
+    records: dict[str, tuple[str, str]] = {}  # by class
+    for track in new:
+        name = track.config.name
+        before = track.anchor(turns[name], track.epochs[-2])
+        if before and name in moved:
+            records.setdefault(track.config.class_name, (name, before.id))
     return [
         NewEnvironment(
             before=tuple(t.epochs[-2] for t in new),
             after=tuple(t.now for t in new),
             moved=tuple(moved),
             unmoved=tuple(t.config.name for t in new if t.config.name not in moved),
+            records=dict(records.values()),
         )
     ]
 

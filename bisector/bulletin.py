@@ -1,17 +1,20 @@
 """Composes what people are told: the document that channels get, from what was decided; pure."""
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from bisector import documents, report
 from bisector.documents import SCHEMA
-from bisector.model import Commit, Event
+from bisector.model import Commit, Deviation, Event
 from bisector.report import Report
 from bisector.reproduce import hunt_command, public
+from bisector.series import load
 from bisector.telling import Tell
+from bisector.watched import Question
 
 REPORT_LABELS = (
     "also",
@@ -100,6 +103,34 @@ def _reproduce(about: About, found: Report | None) -> str:
     good, bad = (culprit.parent, culprit.sha) if culprit else (hunt.oldest, hunt.newest)
     where = {"repository": about.repository, "suite": about.suite}
     return hunt_command(hunt, good[:12], bad[:12], **where)
+
+
+def explained(question: Question, document: Mapping[str, Any] | None, refusal: str) -> Tell:
+    """Return the message that says why a config moved with its environment, from what `why --json` printed,
+    or why that could not be found out."""
+    key, config = f"why:{question.key}", question.config
+    if document is None:
+        text = f"why {config} moved with the environment could not be found out"
+        return Tell(Event.ENVIRONMENT, key, text, (("why", refusal),), moved=(config,))
+    found, hunts = document["why"], document["hunts"]
+    culprits = [hunt["culprit"] for hunt in hunts if hunt["axis"] == "package" and hunt["culprit"]]
+    what = " and ".join(f"{each['package']} {each['version']}" for each in culprits)
+    text = f"{config}: {what} moved it" if what else f"{config}: {found['reason']}"
+    details = [("cause", found["reason"])] if what else []
+    for hunt in hunts:
+        details.append((hunt["axis"], f"{_outcome(hunt)}; hunt {hunt['hunt']}"))
+    details += [("note", note) for note in found["notes"]]
+    return Tell(Event.ENVIRONMENT, key, text, tuple(details), moved=(config,))
+
+
+def _outcome(hunt: Mapping[str, Any]) -> str:
+    culprit = hunt["culprit"]
+    if culprit is None:
+        names = ", ".join(suspect["version"] for suspect in hunt["suspects"])
+        return f"{hunt['outcome'].replace('_', ' ')}{': ' if names else ''}{names}"
+    before, since = (culprit[side] or "none" for side in ("parent", "version"))
+    deviation = report.describe_deviation(load(Deviation, json.dumps(culprit["deviation"])))
+    return f"{culprit['package']} {before} → {since}: {deviation}"
 
 
 def heartbeat(about: About, key: str, lines: Sequence[tuple[str, str]]) -> Tell:

@@ -1,5 +1,6 @@
 """The commands about what is no commit: `why`, code or environment; `noise`, do runs repeat?"""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -24,6 +25,20 @@ from bisector.terminal import (
 )
 
 
+class Hunted(StrEnum):
+    """What `why` goes on to hunt, where it moved the trajectory."""
+
+    BOTH = "both"
+    CODE = "code"
+    ENVIRONMENT = "environment"
+    NONE = "none"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Return the axes by name."""
+        return {self.BOTH: ("code", "environment"), self.NONE: ()}.get(self, (str(self),))
+
+
 @app.command()
 def why(
     record: Annotated[
@@ -33,8 +48,8 @@ def why(
     old: Annotated[str, typer.Option("--old", help="The old code. [what was recorded]")] = "",
     exact: Annotated[bool, typer.Option("--exact", help="Ask for every bit.")] = False,
     hunt: Annotated[
-        bool, typer.Option("--hunt/--no-hunt", help="Go on to hunt what moved it.")
-    ] = True,
+        Hunted, typer.Option("--hunt", help="Go on to hunt what moved it, on which axis.")
+    ] = Hunted.BOTH,
     repo: Repo = "",
     suite: SuiteName = "",
     config: ConfigNames = None,
@@ -51,7 +66,7 @@ def why(
     from bisector.session import Options, Session
 
     session = Session(Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0))
-    asking = explaining.Asking(record, commit, old, exact, hunt)
+    asking = explaining.Asking(record, commit, old, exact, hunt.axes)
     with TerminalProgress(is_verbose=verbose) as progress:
         found = explaining.explain(session, asking, progress)
     if as_json:

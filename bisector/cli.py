@@ -346,7 +346,7 @@ def main(args: Sequence[str]) -> tuple[int, bool]:
         refusal = InfraError(f"The system refused: {error}.", "Mend that; run it again.")
         return _complain(refusal, INFRA), False
     finally:
-        processes.kill_orphans()
+        processes.kill_all()
     return OK, False
 
 

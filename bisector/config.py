@@ -194,7 +194,7 @@ Bytes = Annotated[int, BeforeValidator(_bytes), Field(ge=1)]
 
 
 class WatchSettings(_Table):
-    """What `watch` follows, and how often."""
+    """What `watch` follows, and how often; `why`: whether it asks what in a new environment moved a config."""
 
     repository: str = "https://github.com/huggingface/trl"
     branch: str = "main"
@@ -203,6 +203,7 @@ class WatchSettings(_Table):
     configs: list[str] = []
     max_backlog: int = Field(default=20, ge=1)
     heartbeat: Seconds = 7 * 86400
+    why: bool = True
 
 
 class TrainSettings(_Table):

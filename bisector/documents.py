@@ -71,9 +71,7 @@ def _change_json(report: Report, change: Change) -> dict[str, Any]:
     hunt, words = report.hunt, report.words.get(change.sha)
     if hunt.axis is not Axis.COMMIT:
         return {
-            "package": hunt.package,
-            **_place(hunt, change.sha),
-            "parent": change.parent,
+            **_versions(hunt, change),
             "moved_along": {n: list(versions) for n, versions in report.moved_along.items()},
             "deviation": deviation_json(change.deviation),
         }
@@ -87,6 +85,15 @@ def _change_json(report: Report, change: Change) -> dict[str, Any]:
         "deviation": deviation_json(change.deviation),
         "back_to": change.back_to or None,
     }
+
+
+def _versions(hunt: Hunt, change: Change) -> dict[str, str]:
+    """Return the package that a change moves, and its version since and before; "" for none."""
+    if hunt.axis is Axis.PACKAGE:
+        return {"package": hunt.package, "version": change.sha, "parent": change.parent}
+    name = change.sha.partition(" ")[0]
+    since, before = (hunt.pins[place].get(name, "") for place in (change.sha, change.parent))
+    return {"package": name, "version": since, "parent": before}
 
 
 def deviation_json(deviation: Deviation | None) -> dict[str, Any] | None:

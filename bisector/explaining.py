@@ -34,7 +34,7 @@ class Asking:
     commit: str = "HEAD"
     old: str = ""
     exact: bool = False
-    hunts: bool = True
+    hunts: tuple[str, ...] = ("code", "environment")  # the axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,6 @@ def explain(session: Session, asking: Asking, progress: Progress) -> Explanation
         finding = decide(_results(runs, crossing.stands), tolerances)
     notes = (*pins.notes, *_notes(record, crossing, runs))
     found = Explanation(record, crossing, runs, finding, notes)
-    if not asking.hunts:
-        return found
     return replace(found, reports=tuple(_hunt(session, found, asking, progress)))
 
 
@@ -94,6 +92,7 @@ def _record(session: Session, source: str) -> Record:
         config=name,
         commit=run.sha,
         trajectory=run.result.trajectory,
+        machine=environment.machine,
     )
 
 
@@ -210,6 +209,9 @@ def _notes(record: Record, crossing: Crossing, runs: Mapping[Cell, Sequence[Run]
         notes.append(
             "the data or the model is another than what was recorded: the fingerprints differ"
         )
+    for name, before in record.machine.items():
+        if (now := environment.machine.get(name)) != before:
+            notes.append(f"{name} {before} was recorded; {now or 'none'} is here")
     if record.gpu and record.gpu != environment.gpu:
         notes.append(
             f"it was recorded on {record.gpu} and this is {environment.gpu}: the recorded values say "
@@ -237,7 +239,10 @@ def _hunt(session: Session, found: Explanation, asking: Asking, progress: Progre
         return []
     reports: list[Report] = []
     options, crossing = HuntOptions(exact=asking.exact), found.crossing
-    code, environment = (found.finding.moved(axis) for axis in ("code", "environment"))
+    code, environment = (
+        found.finding.moved(axis) if axis in asking.hunts else None
+        for axis in ("code", "environment")
+    )
     here = replace(session.options, configs=(crossing.config.name,))
     if code:
         stand = crossing.stands[code]

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager
 
 from bisector.model import Config
 from bisector.series import dump, load
-from bisector.watched import Anchor, Delivery, Epoch, Inquiry, Message, Regression, Turn
+from bisector.watched import Anchor, Delivery, Epoch, Inquiry, Message, Question, Regression, Turn
 
 DELIVERED, DEAD = "delivered", "dead"  # beside "waiting"
 LONGEST_DUE = 2 * 86_400.0  # seconds; no delivery is put off as long
 KEPT_FOR = 30 * 86_400.0  # seconds that a delivered message stays
+QUESTION = "question "  # before the key of one, among the single values
 LAST = "\U0010ffff"  # behind whatever may follow the beginning of an id
 
 
@@ -94,6 +95,14 @@ class Ledger:
         rows = self._db.execute("SELECT data FROM inquiries WHERE ended IS NULL ORDER BY rowid")
         return [load(Inquiry, row["data"]) for row in rows]
 
+    def questions(self) -> list[Question]:
+        """Return the questions that have no answer, oldest first."""
+        rows = self._db.execute(
+            "SELECT value FROM watch WHERE substr(key, 1, ?) = ? ORDER BY rowid",
+            (len(QUESTION), QUESTION),
+        )
+        return [load(Question, row["value"]) for row in rows]
+
     def regressions(self) -> list[Regression]:
         """Return all regressions, oldest first."""
         rows = self._db.execute("SELECT data FROM regressions ORDER BY opened, id")
@@ -118,6 +127,8 @@ class Ledger:
         inquiries: Sequence[Inquiry] = (),
         ended: Sequence[str] = (),
         regressions: Sequence[Regression] = (),
+        asked: Sequence[Question] = (),
+        answered: Sequence[str] = (),
         messages: Sequence[tuple[Message, Sequence[str]]] = (),
     ) -> None:
         """Store a decision; each message comes with the names of its channels."""
@@ -162,6 +173,13 @@ class Ledger:
                     "INSERT OR REPLACE INTO regressions VALUES (?, ?, ?)",
                     (found.id, found.opened, dump(found)),
                 )
+            for question in asked:
+                db.execute(
+                    "INSERT OR REPLACE INTO watch VALUES (?, ?)",
+                    (QUESTION + question.key, dump(question)),
+                )
+            for name in answered:
+                db.execute("DELETE FROM watch WHERE key = ?", (QUESTION + name,))
             for message, channels in messages:
                 _post(db, message, channels)
 

@@ -84,6 +84,10 @@ def _watch(session: Session) -> dict[str, Any] | None:
             }
             for i in ledger.inquiries()
         ],
+        "questions": [
+            {"config": q.config, "record": q.record, "commit": q.commit, "attempts": q.attempts}
+            for q in ledger.questions()
+        ],
         "regressions": [regression_json(r) for r in ledger.regressions()[-50:]],
         "channels": _channels(session, ledger),
         "disk": _disk(session),
@@ -257,6 +261,8 @@ def _lines(watch: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(
             ("inquiry", f"{found['config']} {found['good'][:10]} … {found['bad'][:10]}{hunt}")
         )
+    for asked in watch["questions"]:
+        lines.append(("why", f"{asked['config']} moved with the environment; it is being asked"))
     if watch["queue"]:
         first = watch["queue"][0]
         lines.append(

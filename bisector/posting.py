@@ -39,7 +39,11 @@ class Poster:
         if not tells and not any(changes.values()):
             return False
         now = time.time()
-        self._ledger.write(**changes, messages=[self._post(tell, now) for tell in tells])
+        self._ledger.write(
+            **changes,
+            asked=[question for tell in tells for question in tell.asks],
+            messages=[self._post(tell, now) for tell in tells],
+        )
         for tell in tells:
             log.info("%s: %s", tell.event, tell.text)
         return True

@@ -41,6 +41,11 @@ def kill_run(owner: str, run: str) -> None:
 
 
 def kill_orphans() -> None:
+    """Kill every process whose owner is gone."""
+    _kill(lambda owner, _: not is_alive(owner))
+
+
+def kill_all() -> None:
     """Kill every process whose owner is gone, or is this process, which is about to end."""
     mine = own_identity()
     _kill(lambda owner, _: owner == mine or not is_alive(owner))

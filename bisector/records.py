@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Record:
     config: str = ""
     commit: str = ""
     trajectory: Trajectory = ()
+    machine: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_record(path: Path) -> Record:
@@ -59,7 +60,11 @@ def load_record(path: Path) -> Record:
     python, gpu, fingerprint = (
         str(found.get(k) or "") for k in ("python", "gpu", "data_fingerprint")
     )
-    record = Record(str(path), packages, python, gpu, fingerprint)
+    machine = found.get("machine")
+    record = Record(
+        *(str(path), packages, python, gpu, fingerprint),
+        machine=machine if isinstance(machine, dict) else {},
+    )
     if "steps" not in data:
         return record
     reference = load_reference(path)

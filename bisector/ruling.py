@@ -24,7 +24,7 @@ from bisector.model import Environment, Event, Run
 from bisector.settling import IS_BACK, fix, settle
 from bisector.standing import Same, Track, judge_run
 from bisector.telling import Record, Tell, describe, digest, make_anchor, tell_of
-from bisector.watched import Anchor, Epoch, Inquiry, Regression, RegressionState, Turn
+from bisector.watched import Anchor, Epoch, Inquiry, Question, Regression, RegressionState, Turn
 
 DAY = 86_400.0
 
@@ -49,10 +49,12 @@ Decision = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a ruling needs beside the snapshot: environments by id, and the hunt that was begun."""
+    """What a ruling needs beside the snapshot: environments by id, the hunt that was begun, and whether it is
+    asked why a trajectory moved with its environment."""
 
     environments: Mapping[str, Environment] = field(default_factory=dict)
     hunt: str = ""
+    asks_why: bool = False
 
 
 def rule(decision: Decision, snapshot: Snapshot, facts: Facts) -> Record:
@@ -97,7 +99,7 @@ def _say(
         case BrokenLaw():
             return _broken_law(decision)
         case NewEnvironment():
-            return _new_environment(decision, facts)
+            return _new_environment(decision, tracks, facts)
         case Contradicted():
             return _contradicted(decision)
 
@@ -281,7 +283,7 @@ def _shift(decision: Shift, track: Track) -> Record:
     return Record(epochs=(epoch,), anchors=(anchor,), tells=(told,))
 
 
-def _new_environment(decision: NewEnvironment, facts: Facts) -> Tell:
+def _new_environment(decision: NewEnvironment, tracks: Mapping[str, Track], facts: Facts) -> Tell:
     pairs = zip(decision.before, decision.after, strict=True)
     environments = facts.environments
     differs = [
@@ -295,14 +297,24 @@ def _new_environment(decision: NewEnvironment, facts: Facts) -> Tell:
         text = (
             f"the environment changed, and {', '.join(decision.moved)} moved with it: no commit did"
         )
-    key = sorted((e.config, e.environment, e.since) for e in decision.after)
+    after = sorted((e.config, e.environment, e.since) for e in decision.after)
+    key = f"environment:{after}"
+    head = next(iter(tracks.values())).commits[-1]
+    asks = [
+        Question(f"{config}:{digest(key)}", config, record, head)
+        for config, record in decision.records.items()
+    ]
+    details = [("differs", line) for line in dict.fromkeys(differs)]
+    if asks and facts.asks_why:
+        details.append(("next", "asking which package did it"))
     return Tell(
         Event.ENVIRONMENT,
-        f"environment:{key}",
+        key,
         text,
-        tuple(("differs", line) for line in dict.fromkeys(differs)),
+        tuple(details),
         moved=decision.moved,
         unmoved=decision.unmoved,
+        asks=tuple(asks) if facts.asks_why else (),
     )
 
 

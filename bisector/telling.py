@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bisector.model import Crash, Deviation, Event
 from bisector.report import describe_deviation
 from bisector.standing import Track
-from bisector.watched import Anchor, Epoch, Inquiry, Regression, Turn
+from bisector.watched import Anchor, Epoch, Inquiry, Question, Regression, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Tell:
     """One thing to tell people. `key` is what it is about: nothing is told twice.
 
     `commit` is the one whose words, link and author belong to it. What `answers` another key is told only
-    where that was.
+    where that was. What it `asks` is asked when it is told.
     """
 
     event: Event
@@ -27,6 +27,7 @@ class Tell:
     commit: str = ""
     hunt: str = ""
     answers: str = ""
+    asks: tuple[Question, ...] = ()
 
     @property
     def id(self) -> str:
@@ -45,6 +46,7 @@ class Record:
     ended: tuple[str, ...] = ()  # inquiries
     restarts: tuple[Turn, ...] = ()  # each replaces its config's start
     regressions: tuple[Regression, ...] = ()
+    answered: tuple[str, ...] = ()  # questions, by key
     tells: tuple[Tell, ...] = ()
 
 

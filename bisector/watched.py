@@ -116,6 +116,19 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """Asks why a config moved with its environment: from `record`, a stored run or a reference file of before,
+    to `commit` in today's environment. Moments are seconds since the epoch."""
+
+    key: str  # of what was told
+    config: str
+    record: str
+    commit: str
+    attempts: int = 0  # that the machine made fail
+    due: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One thing to tell people, as channels get it."""
 

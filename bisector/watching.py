@@ -16,6 +16,7 @@ from typing import Any
 from bisector import bulletin, report
 from bisector.acts import Act, Make, NewEnvironment, Open, Revert
 from bisector.agenda import Agenda, make_agenda
+from bisector.asking import Asker
 from bisector.background import begin
 from bisector.bench import Bench, Order
 from bisector.branch import Branch
@@ -100,6 +101,7 @@ class Watcher:
         self.branch = Branch(session, self.repository, self.ledger, self.configs)
         self._poster = Poster(session, self.repository, self.ledger, self.about)
         self.outbox = Outbox(self.ledger, channels, self._poster.announce_dead)
+        self._asker = Asker(session, self.ledger, self.about)
         self.environments: dict[str, Environment] = {}
         self.agenda: Agenda | None = None
         self._memory = Memory(session)
@@ -122,6 +124,7 @@ class Watcher:
         if not self.environments:
             return happened
         self._hold_changed()
+        happened |= self._explain()
         if self._is_stale:
             self._is_stale = False
             self.agenda = self._plan(bench)
@@ -159,7 +162,8 @@ class Watcher:
             facts = Facts(hunt=self._begin_hunt(act))
         if isinstance(act, NewEnvironment):
             ids = {epoch.environment for epoch in (*act.before, *act.after)}
-            facts = Facts(environments=self.session.store.environments(list(ids)))
+            known = self.session.store.environments(list(ids))
+            facts = Facts(known, asks_why=self.session.settings.watch.why)
         return self.write(rule(act, self.snapshot, facts))
 
     def _begin_hunt(self, act: Open) -> str:
@@ -197,6 +201,15 @@ class Watcher:
             return True
         return False
 
+    def _explain(self) -> bool:
+        """Go on with the questions why a config moved; say whether one was answered."""
+        _, holds = self._seen_holds
+        answer = self._asker.tick(is_held=any(holds))
+        if answer is None:
+            return False
+        told = bulletin.explained(answer.question, answer.document, answer.refusal)
+        return self.write(Record(tells=(told,), answered=(answer.question.key,)))
+
     def _recall(self, start: Start) -> bool:
         """Let a stored run stand for one that a hunt wants, if there is one."""
         case = next(case for case in self.snapshot.cases if case.hunt.id == start.hunt)
@@ -228,7 +241,7 @@ class Watcher:
 
     def is_quiet(self, bench: Bench) -> bool:
         """Whether nothing runs, nothing is wanted, and nothing is on its way."""
-        if self._poll or bench.in_flight or self.outbox.is_busy:
+        if self._poll or bench.in_flight or self.outbox.is_busy or self._asker.is_busy:
             return False
         if not self.environments:  # the remote does not answer
             return True
@@ -405,6 +418,7 @@ class Watcher:
 
     def close(self) -> None:
         """Leave all as it is stored."""
+        self._asker.close()
         self.outbox.close()
         self.branch.close()
         self._lock.release()

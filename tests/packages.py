@@ -67,10 +67,15 @@ def make_base(place: Path, index: Path, *pins: str) -> str:
     """Return the interpreter of a new environment that has the pins from the index and nothing else."""
     uv_bin = uv.find_uv_bin()
     run(uv_bin, "venv", "--quiet", "--offline", str(place))
-    python = str(place / "bin" / "python")
+    install(place, index, *pins)
+    return str(place / "bin" / "python")
+
+
+def install(place: Path, index: Path, *pins: str) -> None:
+    """Install the pins from the index, and nothing else, into an environment."""
     options = ("--quiet", "--no-deps", "--default-index", index.as_uri(), "--link-mode", "copy")
-    run(uv_bin, "pip", "install", *options, "--python", python, *pins)
-    return python
+    python = str(place / "bin" / "python")
+    run(uv.find_uv_bin(), "pip", "install", *options, "--python", python, *pins)
 
 
 def run(*argv: str) -> str:

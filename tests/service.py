@@ -135,11 +135,18 @@ class Service:
     """`bisector watch` as a process, on a remote and a channel."""
 
     def __init__(
-        self, folder: Path, remote: Remote, url: str, suite: str = SUITE, **watch: object
+        self,
+        folder: Path,
+        remote: Remote,
+        url: str,
+        suite: str = SUITE,
+        version: str = "1.0",
+        **watch: object,
     ) -> None:
         self.folder, self.remote, self.state = folder, remote, folder / "state"
         (folder / "toy.toml").write_text(suite)
-        self.python = make_interpreter(folder / "venv")
+        self.python = make_interpreter(folder / "venv", version)
+        watch = {"why": False, **watch}  # there is no index to build the environment of before from
         more = "\n".join(f"{key} = {json.dumps(value)}" for key, value in watch.items())
         (folder / "bisector.toml").write_text(
             f'[watch]\nrepository = "{remote.path}"\ninterval = "1s"\nsuite = "{folder}/toy.toml"\n{more}\n'
@@ -147,6 +154,7 @@ class Service:
             f'[state]\ndir = "{self.state}"\n'
             f'[[notify]]\nname = "team"\nkind = "json"\nurl = "{url}"\n'
         )
+        self.variables: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *args: str) -> "Service":
@@ -157,7 +165,7 @@ class Service:
             cwd=self.folder,
             stdout=self.log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(self.folder)},
+            env={**os.environ, "TMPDIR": str(self.folder), **self.variables},
         )
         return self
 
@@ -212,10 +220,11 @@ class Service:
 
 
 def make_interpreter(folder: Path, version: str = "1.0") -> Path:
-    """Return an interpreter whose environment holds `fakelib` of that version."""
+    """Return an interpreter whose environment holds `fakelib` of that version; empty: as it is."""
     if not folder.exists():
         venv.EnvBuilder(symlinks=True).create(folder)
-    set_version(folder, version)
+    if version:
+        set_version(folder, version)
     return folder / "bin" / "python"
 
 

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from packages import install, make_base, write_wheel
 from service import SUITE, Listener, Remote, Service, set_version
 from synthetic import git
 
@@ -96,6 +97,41 @@ def test_a_new_environment_accuses_nobody_and_a_regression_of_the_same_night_is_
         assert ["differs", "fakelib: 1.0 → 2.0"] in by_event["environment"]["details"]
         assert by_event["environment"]["hunt"] is None
         assert by_event["culprit"]["hunt"]["culprit"]["sha"] == culprit
+    finally:
+        service.stop()
+
+
+def test_the_release_that_moved_a_config_is_found_even_if_the_service_is_killed_meanwhile(
+    tmp_path: Path, listener: Listener
+) -> None:
+    index = tmp_path / "index"
+    for name, version in (("fakelib", "1.0"), ("fakelib", "2.0"), ("other", "1"), ("other", "2")):
+        write_wheel(index, name, version)
+    make_base(tmp_path / "venv", index, "fakelib==1.0", "other==1")
+    remote = Remote(tmp_path)
+    remote.push()
+    service = Service(tmp_path, remote, listener.url, configs=["toy"], why=True, version="")
+    service.variables["UV_DEFAULT_INDEX"] = index.as_uri()
+    service.start()
+    try:
+        service.settle(remote.push())
+        service.stop()
+        install(tmp_path / "venv", index, "fakelib==2.0", "other==2")
+        remote.commit("harmless")
+        remote.push()
+        service.start()
+        service.wait(lambda seen: bool(seen["questions"]))
+        service.stop(9)
+        service.start()
+        service.wait(lambda _: len(listener.accepted) > 1)
+        service.wait(lambda seen: not seen["questions"])
+        told, answer = listener.accepted
+        assert ["next", "asking which package did it"] in told["details"]
+        assert answer["event"] == "environment"
+        assert answer["text"] == "toy: fakelib 2.0 moved it"
+        details = dict(answer["details"])
+        assert details["cause"] == "the environment moved it, and the code does not matter"
+        assert details["package"].startswith("fakelib 1.0 → 2.0: ")
     finally:
         service.stop()
 
