@@ -5,13 +5,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
 
 from bisector.model import Step, Trajectory
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 Kind = TypeVar("Kind")
 
@@ -84,16 +83,7 @@ def dump(value: Any) -> str:
 
 def load(kind: type[Kind], text: str) -> Kind:
     """Return the frozen data that `dump` wrote."""
-    whole: Any = kind
-    found: Kind = _adapter(whole).validate_python(json.loads(text))
-    return found
-
-
-@cache
-def _adapter(kind: Any) -> "TypeAdapter[Any]":
-    from pydantic import TypeAdapter  # here: it takes a while to import, and each adapter to build
-
-    return TypeAdapter(kind)
+    return msgspec.convert(json.loads(text), kind, strict=False)
 
 
 def _plain(value: Any) -> Any:
