@@ -22,6 +22,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from synthetic import make_repository  # noqa: E402
 
+from bisector import viewing  # noqa: E402
+from bisector.branch import Branch  # noqa: E402
 from bisector.config import load_suite  # noqa: E402
 from bisector.ledger import Ledger  # noqa: E402
 from bisector.model import (  # noqa: E402
@@ -38,6 +40,7 @@ from bisector.model import (  # noqa: E402
 )
 from bisector.repo import Repository  # noqa: E402
 from bisector.series import dump_steps  # noqa: E402
+from bisector.session import Options, Session  # noqa: E402
 from bisector.store import Store  # noqa: E402
 from bisector.watched import (  # noqa: E402
     Anchor,
@@ -130,6 +133,17 @@ class Built:
         run = str(self.rows[len(self.rows) // 2][0])
         ids = {"hunt": hunts[HUNTS // 2], "run": run, "regression": regressions[0]}
         (self.place / "built.json").write_text(json.dumps(ids))
+        self._keep_view(location)
+
+    def _keep_view(self, location: str) -> None:
+        """Keep what a service that has nothing to do keeps."""
+        session = Session(Options(settings=str(self.place / "bisector.toml")))
+        ledger = Ledger(session.store.db, session.store.transaction, self.configs)
+        repository = Repository(location, self.state)
+        branch = Branch(session, repository, ledger, self.configs, drives_hunts=False)
+        branch.recall()
+        stamp = viewing.stamp(session, ledger, self.configs)
+        viewing.keep(ledger, stamp, viewing.make(branch.snapshot(time.time()), repository))
 
     def _watch(self, ledger: Ledger, config: Config) -> None:
         """One run a commit, as the service makes them; every so often the trajectory moves and returns."""

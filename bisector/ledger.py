@@ -16,6 +16,7 @@ from bisector.watched import Anchor, Delivery, Epoch, Inquiry, Message, Question
 DELIVERED, DEAD = "delivered", "dead"  # beside "waiting"
 LONGEST_DUE = 2 * 86_400.0  # seconds; no delivery is put off as long
 KEPT_FOR = 30 * 86_400.0  # seconds that a delivered message stays
+REVISION = "revision"
 QUESTION = "question "  # before the key of one, among the single values
 LAST = "\U0010ffff"  # behind whatever may follow the beginning of an id
 
@@ -56,6 +57,11 @@ class Ledger:
         """Forget the values whose keys begin so."""
         with self._transaction() as db:
             db.execute("DELETE FROM watch WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))
+
+    @property
+    def revision(self) -> int:
+        """Return how many decisions were stored."""
+        return int(self.get(REVISION) or 0)
 
     # What is known of the branch
 
@@ -133,6 +139,7 @@ class Ledger:
     ) -> None:
         """Store a decision; each message comes with the names of its channels."""
         with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO watch VALUES (?, ?)", (REVISION, self.revision + 1))
             for epoch in epochs:
                 db.execute(
                     "INSERT INTO epochs (config, environment, since) VALUES (?, ?, ?)",

@@ -10,27 +10,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bisector import looking, report
-from bisector.acts import Broken
-from bisector.agenda import make_agenda
-from bisector.branch import Branch
-from bisector.case import Start
+from bisector import looking, report, viewing
 from bisector.config import load_suite
 from bisector.documents import SCHEMA, moment, regression_json
 from bisector.errors import BisectorError
 from bisector.housekeeping import size_of
 from bisector.ledger import Ledger
 from bisector.model import Config
-from bisector.repo import Repository
 from bisector.reproduce import public
 from bisector.session import Session
 from bisector.slots import Lock
-from bisector.standing import Standing, Walk
 from bisector.watched import RegressionState
 
 WEEK = 7 * 86_400.0
-SHOWN_COMMITS = 10
-KEPT_COMMITS = 50  # in JSON
 
 STYLES = {"good": "green", "bad": "red", "skipped": "yellow", "presumed": "dim green"}
 
@@ -50,8 +42,7 @@ def _watch(session: Session) -> dict[str, Any] | None:
     location, branch_name, suite_name = json.loads(session.ledger.get("about"))
     configs, suite_error = _configs(suite_name, json.loads(session.ledger.get("configs")))
     ledger = Ledger(store.db, store.transaction, configs)
-    repository = Repository(location, session.state)
-    walks, queue, broken = _stand(session, repository, ledger, configs)
+    view = viewing.find(session, ledger, configs, location)
     return {
         "repository": public(location),
         "branch": branch_name,
@@ -66,14 +57,7 @@ def _watch(session: Session) -> dict[str, Any] | None:
         "paused": bool(ledger.get("paused")),
         "held": "paused by a person" if ledger.get("paused") else ledger.get("held"),
         "running": _running(session, ledger),
-        "queue": queue,
-        "commits": _commits(walks, repository),
-        "broken": broken,
-        "alarms": [
-            {"config": name, "good": found.alarm.good, "bad": found.alarm.bad}
-            for name, found in walks.items()
-            if found.alarm
-        ],
+        **view,
         "inquiries": [
             {
                 "config": i.config,
@@ -104,34 +88,6 @@ def _configs(suite: str, names: Sequence[str]) -> tuple[list[Config], str]:
     return [known[name] for name in names if name in known], ""
 
 
-def _stand(
-    session: Session, repository: Repository, ledger: Ledger, configs: Sequence[Config]
-) -> tuple[Mapping[str, Walk], list[dict[str, str]], list[dict[str, Any]]]:
-    branch = Branch(session, repository, ledger, configs, drives_hunts=False)
-    try:
-        if not branch.recall():
-            return {}, [], []
-    except BisectorError:  # the mirror is gone; the service clones it again
-        return {}, [], []
-    snapshot = branch.snapshot(time.time())
-    agenda = make_agenda(snapshot, [])
-    hunts = {case.hunt.id: case.hunt.config.name for case in snapshot.cases}
-    queue = [
-        {
-            "config": hunts[work.hunt] if isinstance(work, Start) else work.config,
-            "sha": work.sha,
-            "role": str(work.role),
-        }
-        for work in agenda.work
-    ]
-    broken = [
-        {"configs": list(act.configs), "sha": act.sha, "reason": act.reason}
-        for act in agenda.acts
-        if isinstance(act, Broken)
-    ]
-    return agenda.walks, queue, broken
-
-
 def _is_running(session: Session) -> bool:
     lock = Lock(session.state / "locks" / "watch.lock")
     if lock.acquire():
@@ -151,41 +107,6 @@ def _running(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
         shown = {key: value for key, value in run.items() if key != "owner"}
         found.append({**shown, "began": moment(run["began"]), "steps": steps})
     return found
-
-
-def _commits(walks: Mapping[str, Walk], repository: Repository) -> list[dict[str, Any]]:
-    """Return the newest commits, newest first, and how each stands for each config."""
-    by_sha: dict[str, dict[str, Standing]] = {}
-    order: list[str] = []
-    for name, found in walks.items():
-        shas = [standing.sha for standing in found.standings[-KEPT_COMMITS:]]
-        order = shas if len(shas) > len(order) else order
-        for standing in found.standings[-KEPT_COMMITS:]:
-            by_sha.setdefault(standing.sha, {})[name] = standing
-    order.reverse()
-    subjects = _subjects(repository, order[:SHOWN_COMMITS])
-    return [
-        {
-            "sha": sha,
-            "subject": subjects.get(sha, ""),
-            "configs": {
-                name: {
-                    "verdict": s.word,
-                    "reason": s.reason,
-                    "run": s.run.id if s.run else None,
-                }
-                for name, s in by_sha[sha].items()
-            },
-        }
-        for sha in order
-    ]
-
-
-def _subjects(repository: Repository, shas: Sequence[str]) -> dict[str, str]:
-    try:
-        return repository.subjects(shas) if shas else {}
-    except BisectorError:
-        return {}
 
 
 def _channels(session: Session, ledger: Ledger) -> list[dict[str, Any]]:
@@ -286,7 +207,7 @@ def _lines(watch: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _commit_table(watch: Mapping[str, Any]) -> Table:
     table = Table("commit", "verdicts", "subject", box=None, padding=(0, 2, 0, 0))
-    for commit in watch["commits"][:SHOWN_COMMITS]:
+    for commit in watch["commits"][: viewing.SHOWN_COMMITS]:
         words: dict[str, list[str]] = {}
         for name, standing in commit["configs"].items():
             words.setdefault(standing["verdict"], []).append(name)

@@ -392,6 +392,11 @@ class Store:
         """Return when the newest run began; 0 where there is none."""
         return float(self._db.execute("SELECT coalesce(max(started), 0) FROM runs").fetchone()[0])
 
+    def count_concluded(self) -> int:
+        """Return how many hunts have an answer."""
+        found = self._db.execute("SELECT count(*) FROM hunts WHERE finished IS NOT NULL")
+        return int(found.fetchone()[0])
+
     def last_number(self) -> int:
         """Return the number of the newest run."""
         return int(self._db.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()[0])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bisector import bulletin, report
+from bisector import bulletin, report, viewing
 from bisector.acts import Act, Make, NewEnvironment, Open, Revert
 from bisector.agenda import Agenda, make_agenda
 from bisector.asking import Asker
@@ -106,6 +106,7 @@ class Watcher:
         self.agenda: Agenda | None = None
         self._memory = Memory(session)
         self.pulse = Pulse()
+        self._is_viewed = True
         self._poll: Future[Polled] | None = None
         self._poll_due, self._failed_polls = 0.0, 0
         self._is_stale = True
@@ -126,14 +127,28 @@ class Watcher:
         self._hold_changed()
         happened |= self._explain()
         if self._is_stale:
-            self._is_stale = False
+            self._is_stale = self._is_viewed = False
             self.agenda = self._plan(bench)
             self._acts = list(self.agenda.acts)
         while self._acts:
             if self._do(self._acts.pop(0), bench):
                 self._is_stale = True
                 return True
-        return self._start_runs(bench) or happened
+        if self._start_runs(bench) or happened:
+            return True
+        self._keep_view()
+        return False
+
+    def _keep_view(self) -> None:
+        """Have `status` answer at once; while there is more to do, it works out by itself what it shows."""
+        if self._is_viewed:
+            return
+        self._is_viewed = True
+        stamp = viewing.stamp(
+            self.session, self.ledger, self.configs
+        )  # first: what comes later is not in it
+        snapshot = self.branch.snapshot(time.time())
+        viewing.keep(self.ledger, stamp, viewing.make(snapshot, self.repository))
 
     def _plan(self, bench: Bench) -> Agenda:
         hold, hunt_hold = find_holds(self.session, self.ledger)

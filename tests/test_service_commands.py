@@ -8,7 +8,9 @@ import sqlite3
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driving import assert_two_sentences, bisector, processes_with
@@ -74,6 +76,35 @@ def test_once_makes_one_pass_tells_and_ends(service: Service, listener: Listener
         service.folder, "accept", regression, "--reason", "x", "--settings", "bisector.toml"
     )
     assert_two_sentences(again, 1, "accepted already")
+
+
+def test_the_view_that_the_service_keeps_is_the_one_that_status_works_out(service: Service) -> None:
+    ask(service, "watch", "--once")
+    service.remote.commit("scale the loss", add="a")
+    service.remote.commit("harmless")
+    service.remote.push()
+    ask(service, "watch", "--once")
+
+    def look() -> dict[str, Any]:
+        watch: dict[str, Any] = json.loads(ask(service, "status", "--json"))["watch"]
+        return {key: watch[key] for key in ("queue", "broken", "alarms", "commits")}
+
+    def change(statement: str) -> int:
+        with closing(sqlite3.connect(service.state / "bisector.db")) as db, db:
+            return db.execute(statement).rowcount
+
+    assert change("UPDATE watch SET value = replace(value, 'harmless', 'KEPT') WHERE key = 'view'")
+    kept = look()
+    assert kept["commits"][0]["subject"].startswith("KEPT")
+    assert change("DELETE FROM watch WHERE key = 'view'")
+    worked_out = look()
+    assert worked_out["commits"][0]["subject"].startswith("harmless")
+    kept["commits"][0]["subject"] = worked_out["commits"][0]["subject"]
+    assert kept == worked_out
+    ask(service, "watch", "--once")
+    change("UPDATE watch SET value = replace(value, 'harmless', 'KEPT') WHERE key = 'view'")
+    change("UPDATE watch SET value = value + 1 WHERE key = 'revision'")
+    assert look() == worked_out, "a decision came after it"
 
 
 def test_a_law_that_needs_no_reference_is_told_inside_every_tolerance(
