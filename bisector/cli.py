@@ -86,6 +86,9 @@ def hunt(
     at: Annotated[
         str, typer.Option("--at", help="The commit for --package or --environment. [HEAD]")
     ] = "",
+    source: Annotated[
+        str, typer.Option("--source", help="With --package: its repository; go on to its commits.")
+    ] = "",
     jobs: Jobs = None,
     warm: Annotated[
         bool | None,
@@ -104,17 +107,23 @@ def hunt(
         Options(repo, suite, tuple(config or ()), state, settings, python, jobs or 0, warm)
     )
     options = HuntOptions(exact, thorough, max_runs, again, fixed, probe_all)
-    asked = Asked(good, bad, tuple(skip or ()), package, at)
+    asked = Asked(good, bad, tuple(skip or ()), package, at, source)
     notes: tuple[str, ...] = ()
     with TerminalProgress(is_verbose=verbose) as progress:
-        if environment:
+
+        def expect(cases: list["Case"]) -> None:
+            _expect(session, progress, cases)
+
+        if source:
+            from bisector.sourcing import hunt_source
+
+            reports = hunt_source(session, asked, options, progress, expect)
+        elif environment:
             from bisector.dissecting import dissect_files
 
             reports, notes = dissect_files(session, (good, bad), at, options, progress)
         else:
-            reports = hunting.hunt(
-                session, asked, options, progress, lambda cases: _expect(session, progress, cases)
-            )
+            reports = hunting.hunt(session, asked, options, progress, expect)
     if as_json:
         print_json({**documents.to_json(reports), **({"notes": list(notes)} if notes else {})})
     else:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bisector.model import METRICS, Axis, Change, Crash, Deviation, Environment, Hunt, Role, Run
 from bisector.report import SHOWN_PACKAGES, Report, executions, probe_verdicts, wall_seconds
+from bisector.reproduce import public
 from bisector.series import plain
 from bisector.watched import Regression
 
@@ -25,6 +26,7 @@ def hunt_json(report: Report) -> dict[str, Any]:
         "hunt": hunt.id,
         "axis": hunt.axis,
         **({} if hunt.axis is Axis.COMMIT else {"package": hunt.package, "at": hunt.at}),
+        **({"source": public(hunt.source)} if hunt.axis is Axis.SOURCE else {}),
         "config": hunt.config.name,
         "suite": hunt.config.suite,
         "good": hunt.good,
@@ -69,13 +71,15 @@ def _culprit_json(report: Report, culprit: Change) -> dict[str, Any]:
 
 def _change_json(report: Report, change: Change) -> dict[str, Any]:
     hunt, words = report.hunt, report.words.get(change.sha)
-    if hunt.axis is not Axis.COMMIT:
+    moved_along = {n: list(versions) for n, versions in report.moved_along.items()}
+    if hunt.axis not in (Axis.COMMIT, Axis.SOURCE):
         return {
             **_versions(hunt, change),
-            "moved_along": {n: list(versions) for n, versions in report.moved_along.items()},
+            "moved_along": moved_along,
             "deviation": deviation_json(change.deviation),
         }
     return {
+        **({"package": hunt.package, "moved_along": moved_along} if hunt.source else {}),
         "sha": change.sha,
         "parent": change.parent,
         "subject": words.subject if words else "",
@@ -119,7 +123,7 @@ def crash_json(crash: Crash | None) -> dict[str, str] | None:
 
 def _place(hunt: Hunt, place: str) -> dict[str, str]:
     """Return a place of the hunt's range, under the name that its axis gives it."""
-    return {"sha" if hunt.axis is Axis.COMMIT else "version": place}
+    return {"sha" if hunt.axis in (Axis.COMMIT, Axis.SOURCE) else "version": place}
 
 
 def _probe_json(report: Report, run: Run, verdict: str | None) -> dict[str, Any]:

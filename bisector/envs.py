@@ -93,7 +93,9 @@ class Environments:
         self._is_closed = False
 
     def ask(self, pins: Mapping[str, str]) -> Built | Refused | None:
-        """Return the base with `pins` changed ("" removes a package); None while it is prepared: ask again.
+        """Return the base with `pins` changed; None while it is prepared: ask again.
+
+        A pin is a version, a URL that pip could install, or "", which removes the package.
 
         Other packages move only as far as they must; a pin at the base's own version holds one in place.
         Raises InfraError when the index cannot be reached; asking again then tries again.
@@ -199,7 +201,7 @@ class Environments:
             wanted, resolved = scratch / "wanted.in", scratch / "resolved.txt"
             lines = [_wanted_line(name, each, pins) for name, each in base.items()]
             lines += [
-                f"{name}{_extras(name, each, told, pins)}=={each}"
+                _requirement(f"{name}{_extras(name, each, told, pins)}", each)
                 for name, each in pins.items()
                 if each
             ]
@@ -257,7 +259,7 @@ class Environments:
             "without": sorted(name for name, (old, _) in plan.moved.items() if old),
         }
         self._run([self._base, str(CLONER), "clone"], text=json.dumps(order), hold=held)
-        news = sorted(f"{name}=={new}" for name, (_, new) in plan.moved.items() if new)
+        news = sorted(_requirement(name, new) for name, (_, new) in plan.moved.items() if new)
         if news:
             self._uv(
                 "pip", "install", "--no-deps", "--quiet", "--python", str(python), *news, hold=held
@@ -265,6 +267,7 @@ class Environments:
         described = json.loads(self._run([str(python), str(WORKER), "describe"], hold=held))
         seen = {str(canonicalize_name(name)): each for name, each in described["packages"].items()}
         expected = self._installed | {name: new for name, (_, new) in plan.moved.items()}
+        expected |= {name: seen[name] for name in seen if "://" in expected.get(name, "")}
         wrong = _differences({name: each for name, each in expected.items() if each}, seen)
         for name, (want, got) in wrong.items():
             raise _RefusedError(
@@ -325,6 +328,11 @@ class Environments:
     def _check_open(self) -> None:
         if self._is_closed:
             raise InfraError("The preparation of an environment was ended.", "Run it again.")
+
+
+def _requirement(name: str, pin: str) -> str:
+    """Return what asks for a package at a version, or from a URL."""
+    return f"{name} @ {pin}" if "://" in pin else f"{name}=={pin}"
 
 
 def _raise_failure(errors: str) -> None:
@@ -437,12 +445,12 @@ def _read_resolved(text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return versions by name, and by name the packages that asked for it, from `uv pip compile`."""
     versions, users = {}, {}
     for line in text.splitlines():
-        pinned, _, comment = line.partition("#")
-        if "==" in pinned:
-            name, _, version = pinned.strip().partition("==")
+        pinned, _, comment = line.partition(" #")
+        if found := re.fullmatch(r"([^=@\s]+) ?(?:==|@) ?(\S+)\s*", pinned):
+            name, version = found.groups()
             name = str(canonicalize_name(name.partition("[")[0]))
             if name not in ASIDE:
-                versions[name] = version.strip()
+                versions[name] = version
                 asked = comment.strip().removeprefix("via ").split(", ")
                 users[name] = ", ".join(each for each in asked if not each.startswith("-r "))
     return versions, users

@@ -13,7 +13,7 @@ from bisector.daemon import Loop, Progress
 from bisector.errors import BisectorError, InfraError
 from bisector.model import MIN_RUNS, Conclusion, Outcome
 from bisector.plan import next_step
-from bisector.ranges import Asked, AskedChanges, resolve
+from bisector.ranges import Ask, resolve
 from bisector.report import Report
 from bisector.reporting import interrupted, report_of
 from bisector.session import HuntOptions, Session, ask
@@ -44,7 +44,7 @@ class Stop:
 
 def hunt(
     session: Session,
-    asked: Asked | AskedChanges,
+    asked: Ask,
     options: HuntOptions,
     progress: Progress,
     expect: Callable[[list[Case]], None],

@@ -74,10 +74,12 @@ class Outcome(StrEnum):
 
 
 class Axis(StrEnum):
-    """What the places of a hunt's range are: commits, releases of a package, or environments."""
+    """What the places of a hunt's range are: commits, releases of a package, commits of a package, or
+    environments."""
 
     COMMIT = "commit"
     PACKAGE = "package"
+    SOURCE = "source"
     ENVIRONMENT = "environment"
 
 
@@ -289,7 +291,8 @@ class Hunt:
     skip: tuple[str, ...] = ()
     recalls: bool = True  # whether stored runs may stand for ends and probes
     axis: Axis = Axis.COMMIT
-    package: str = ""  # whose releases the places are
+    package: str = ""  # whose releases, or commits, the places are
+    source: str = ""  # the package's repository, where they are its commits
     at: str = ""  # the commit of every place where those are no commits
     # What is installed in place of what the training interpreter has, by place where those are no commits.
     pins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -388,3 +391,4 @@ class Release:
     uploaded: datetime | None = None
     is_yanked: bool = False
     requires_python: str = ""
+    is_pure: bool = False  # it has a wheel that needs no compiler

@@ -2,11 +2,13 @@
 or the changes of packages from one environment to another."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bisector.errors import BisectorError
 from bisector.model import Axis
 from bisector.releases import list_releases
+from bisector.repo import Repository
 from bisector.session import Range, Session
 from bisector.versions import between
 
@@ -22,6 +24,7 @@ class Asked:
     skip: tuple[str, ...] = ()
     package: str = ""
     at: str = ""
+    source: str = ""  # the package's repository, to go on to its commits
     pins: Mapping[str, str] = field(default_factory=dict)  # of every place of a package's range
 
 
@@ -35,8 +38,26 @@ class AskedChanges:
     changes: tuple[tuple[str, str, str], ...]
 
 
-def resolve(session: Session, asked: Asked | AskedChanges) -> Range:
+@dataclass(frozen=True, slots=True)
+class AskedSource:
+    """The commits of a package's repository from one release, or revision, to a newer one, installed at commit
+    `at` of the one that is hunted in."""
+
+    package: str
+    source: str
+    older: str
+    newer: str
+    at: str = ""
+    pins: Mapping[str, str] = field(default_factory=dict)
+
+
+Ask = Asked | AskedChanges | AskedSource
+
+
+def resolve(session: Session, asked: Ask) -> Range:
     """Return the places from good to bad; BisectorError where they cannot be a range."""
+    if isinstance(asked, AskedSource):
+        return _commits_of_package(session, asked)
     if isinstance(asked, AskedChanges):
         return _changes(session, asked)
     if asked.package:
@@ -64,6 +85,37 @@ def _releases(session: Session, asked: Asked) -> Range:
         package=name,
         at=session.repository.resolve(asked.at or "HEAD"),
         pins={version: {**asked.pins, name: version} for version in versions},
+    )
+
+
+def _commits_of_package(session: Session, asked: AskedSource) -> Range:
+    """Return the commits of the newer release that the older one has not, behind the one where they part."""
+    repository = Repository(asked.source, session.state)
+    repository.update()
+    older, newer = (
+        _commit_of(repository, asked.package, end) for end in (asked.older, asked.newer)
+    )
+    commits = tuple(repository.commits_since(older, newer))
+    place = f"git+{repository.path.absolute().as_uri()}"
+    return Range(
+        commits,
+        axis=Axis.SOURCE,
+        package=asked.package,
+        source=repository.home,
+        at=session.repository.resolve(asked.at or "HEAD"),
+        pins={sha: {**asked.pins, asked.package: f"{place}@{sha}"} for sha in commits},
+    )
+
+
+def _commit_of(repository: Repository, package: str, version: str) -> str:
+    """Return the commit of a release, by the names that projects give their tags, or of a revision."""
+    names = [f"{start}{version}" for start in ("v", "", f"{package}-", f"{package}-v", "release-")]
+    for name in (*(f"refs/tags/{name}" for name in names), version):
+        with suppress(BisectorError):
+            return repository.resolve(name)
+    raise BisectorError(
+        f"{repository.location} has no tag of {package} {version}: looked for {', '.join(names)}.",
+        "Name the repository whose releases are tagged so, or leave --source away.",
     )
 
 

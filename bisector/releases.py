@@ -136,4 +136,5 @@ def _release(version: Version, files: Sequence[DistributionPackage]) -> Release:
         uploaded=min((each.upload_time for each in files if each.upload_time), default=None),
         is_yanked=all(each.is_yanked for each in files),
         requires_python=offered[0].requires_python or "",
+        is_pure=any(each.filename.endswith("-none-any.whl") for each in files),
     )

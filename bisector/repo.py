@@ -58,6 +58,11 @@ class Repository:
         self._is_remote = bool(re.match(r"[a-z+]+://|[^/]+@[^/]+:", location))
         self.path = _mirror_path(location, state) if self._is_remote else Path(location).resolve()
 
+    @property
+    def home(self) -> str:
+        """Return the location as it is the same from any directory."""
+        return self.location if self._is_remote else str(self.path)
+
     def update(self) -> None:
         """Bring a remote's mirror up to date; BisectorError where there is no whole repository."""
         if self._is_remote:
@@ -164,6 +169,19 @@ class Repository:
             "The first commit is not on the first-parent line of the second, so no range lies between them.",
             "Give two commits of the same branch.",
         )
+
+    def commits_since(self, old: str, new: str) -> list[str]:
+        """Return the first-parent commits of `new` that `old` has not, oldest first, behind the one that they
+        stand on; that is `old` itself where it lies on that line."""
+        with self._open() as repo:
+            after = repo.git.rev_list("--first-parent", "--reverse", new, f"^{old}").split()
+            below = repo.git.rev_list("--parents", "-1", after[0]).split()[1:2] if after else []
+        if not below:
+            raise BisectorError(
+                f"{new[:10]} holds no commit on top of {old[:10]}.",
+                "Give an older and a newer one.",
+            )
+        return [*below, *after]
 
     def line(self, oldest: str, newest: str) -> list[str]:
         """Return the first-parent commits, oldest first, both ends included; empty where `oldest` is not

@@ -249,7 +249,12 @@ def _subject(report: Report, sha: str) -> str:
     return f": {printable(words.subject)}" if words else ""
 
 
-NOUNS = {Axis.COMMIT: "commit", Axis.PACKAGE: "release", Axis.ENVIRONMENT: "change"}
+NOUNS = {
+    Axis.COMMIT: "commit",
+    Axis.PACKAGE: "release",
+    Axis.SOURCE: "commit",
+    Axis.ENVIRONMENT: "change",
+}
 
 
 def noun(hunt: Hunt) -> str:
@@ -259,7 +264,7 @@ def noun(hunt: Hunt) -> str:
 
 def name(hunt: Hunt, place: str) -> str:
     """Return a place of the hunt's range as a sentence names it."""
-    return f"{hunt.package} {place}".strip() if hunt.axis is Axis.PACKAGE else short(place)
+    return f"{hunt.package} {short(place)}".strip()
 
 
 def _range(report: Report) -> str:

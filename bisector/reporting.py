@@ -32,20 +32,31 @@ def report_of(
 ) -> Report:
     """Return the report of a hunt that is stored; without words where the repository is gone."""
     runs = session.store.runs_of(found.id)
+    moved_along = {}
     if found.axis is not Axis.COMMIT:
-        return Report(
-            found, conclusion, runs, {}, moved_along=_moved_along(session, conclusion, found, runs)
-        )
+        moved_along = _moved_along(session, conclusion, found, runs)
+    if found.axis not in (Axis.COMMIT, Axis.SOURCE):
+        return Report(found, conclusion, runs, {}, moved_along=moved_along)
     stored = session.store.account(found.id)
     account = load(Account, stored) if stored else None
     if account is None:
         try:
-            account = _make_account(session, repository(), found, conclusion)
+            if found.source:
+                from bisector.repo import Repository
+
+                place = Repository(found.source, session.state)
+            else:
+                place = repository()
+            account = _make_account(session, place, found, conclusion)
         except BisectorError:
             account = Account({})
         else:
             session.store.keep_account(found.id, dump(account))
-    return Report(found, conclusion, runs, account.words, account.advice, alike=account.alike)
+    return Report(
+        *(found, conclusion, runs, account.words, account.advice),
+        alike=account.alike,
+        moved_along=moved_along,
+    )
 
 
 def _make_account(

@@ -26,7 +26,17 @@ def hunt_command(hunt: Hunt, older: str, newer: str, *, repository: str, suite: 
     """Return the commands that hunt the same between two places of the range."""
     ends, start = [older, newer], ""
     words = ["bisector", "hunt"]
-    if hunt.axis is Axis.PACKAGE:
+    if hunt.axis is Axis.SOURCE:
+        words += [
+            "--package",
+            hunt.package,
+            *ends,
+            "--at",
+            hunt.at,
+            "--source",
+            public(hunt.source),
+        ]
+    elif hunt.axis is Axis.PACKAGE:
         words += ["--package", hunt.package, *ends, "--at", hunt.at]
     elif hunt.axis is Axis.ENVIRONMENT:
         files = {"older.json": older, "newer.json": newer}
@@ -77,10 +87,21 @@ def by_hand(hunt: Hunt, places: Sequence[tuple[str, str]]) -> str:
         if is_of_commits:
             lines += ["", *_train(hunt, name, name)]
         else:
-            pins = hunt.pins[place]
+            pins = dict(hunt.pins[place])
+            if hunt.source:
+                pins[hunt.package] = _installable(public(hunt.source), place)
             entry = _enter(_with(hunt.environment, pins), python, f"env-{name}", list(pins))
             lines += ["", *entry, *_train(hunt, name, CODE)]
     return "\n".join(lines)
+
+
+def _installable(source: str, sha: str) -> str:
+    """Return the URL by which pip installs a commit of a repository."""
+    if source.startswith("/"):
+        source = f"file://{source}"
+    elif "://" not in source:  # git@host:path
+        source = f"ssh://{source.replace(':', '/', 1)}"
+    return f"git+{source}@{sha}"
 
 
 def _enter(
@@ -100,8 +121,9 @@ def _with(environment: Environment, pins: Mapping[str, str]) -> Environment:
 def install(environment: Environment, names: Collection[str] = ()) -> str:
     """Return the command that installs what a training can be moved by, and the packages `names`."""
     wanted = [*COMPARED_PACKAGES, *(name for name in names if name not in COMPARED_PACKAGES)]
-    pins = [f"{n}=={environment.packages[n]}" for n in wanted if n in environment.packages]
-    builds = sorted({pin.partition("+")[2] for pin in pins if "+" in pin})
+    found = [(n, environment.packages[n]) for n in wanted if n in environment.packages]
+    pins = [f"{n} @ {v}" if "://" in v else f"{n}=={v}" for n, v in found]
+    builds = sorted({v.partition("+")[2] for _, v in found if "+" in v and "://" not in v})
     return _broken(
         ["pip install", *(f"--extra-index-url {BUILDS}{build}" for build in builds)]
         + [shlex.quote(pin) for pin in pins]

@@ -227,6 +227,7 @@ def ask(
         recalls=range_.axis is Axis.COMMIT and session.settings.train.recall and not options.again,
         axis=range_.axis,
         package=range_.package,
+        source=range_.source,
         at=range_.at,
         pins=range_.pins,
         fixed=options.fixed,
@@ -243,6 +244,7 @@ class Range:
     skip: tuple[str, ...] = ()
     axis: Axis = Axis.COMMIT
     package: str = ""
+    source: str = ""
     at: str = ""
     pins: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
