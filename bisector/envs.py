@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -199,6 +200,8 @@ class Environments:
             for name, each in base.items():
                 _write_stub(scratch / "stubs", name, each, told)
             wanted, resolved = scratch / "wanted.in", scratch / "resolved.txt"
+            no_stubs = scratch / "no-stubs.txt"  # a package that must be built cannot use them
+            no_stubs.write_text("\n".join(f"{n}!={each['version']}" for n, each in base.items()))
             lines = [_wanted_line(name, each, pins) for name, each in base.items()]
             lines += [
                 _requirement(f"{name}{_extras(name, each, told, pins)}", each)
@@ -213,6 +216,7 @@ class Environments:
             self._uv(
                 *("pip", "compile", str(wanted), "--output-file", str(resolved)),
                 *("--python", self._base, "--no-header", "--annotation-style", "line"),
+                *("--build-constraints", str(no_stubs)),
                 *("--quiet", "--no-emit-index-url", "--no-emit-find-links"),
             )
             after, users = _read_resolved(resolved.read_text())
@@ -354,14 +358,12 @@ def _shorten(errors: str) -> str:
         for line in errors.splitlines()
     ]
     lines = [line for line in lines if line and not line.startswith("warning:")]
-    if "[stderr]" in lines:  # a builder's traceback: what failed, and how it ended
-        said = lines[lines.index("[stderr]") + 1 :]
-        said = [line for line in said if not line.startswith("hint:")] or lines
-        lines = [lines[0], said[-1]]
+    lines = list(takewhile(lambda line: not line.startswith("hint:"), lines)) or lines
+    if "[stderr]" in lines[:-1]:  # a builder's traceback: what failed, and how it ended
+        lines = [lines[0], lines[-1]]
     elif any(line.startswith("No solution found") for line in lines[:1]):
         lines = lines[1:]
-    lines = [line for line in lines if not line.startswith("hint:")] or lines
-    text = " ".join(lines)
+    text = re.sub(r"@ git\+\S+@([0-9a-f]{10})[0-9a-f]*", r"at \1", " ".join(lines))
     return text if len(text) <= REASON_LIMIT else text[: REASON_LIMIT - 1].rstrip() + "…"
 
 

@@ -102,7 +102,7 @@ def _advise(
     session: Session, repository: "Repository", found: Hunt, conclusion: Conclusion
 ) -> tuple[str, ...]:
     """Return what would make commits train that do not train here."""
-    if conclusion.outcome is not Outcome.ENVIRONMENT:
+    if conclusion.outcome is not Outcome.ENVIRONMENT or found.axis is not Axis.COMMIT:
         return ()
     from bisector import environment
     from bisector.declared import read_declared

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from driving import assert_two_sentences, bisector
-from packages import make_base, write_wheel
+from packages import install, make_base, write_wheel
 from synthetic import git, make_repository
 
 BACKEND = """
@@ -152,6 +152,20 @@ def test_a_commit_that_cannot_be_built_is_skipped_in_the_words_of_its_builder(pl
         (last, "untested"),
     ]
     assert "no compiler for gears" in commits["suspects"][0]["reason"]
+
+
+def test_what_builds_a_commit_is_a_real_package_though_the_base_has_it_too(place: Place) -> None:
+    for version in ("1.0", "1.1"):
+        write_wheel(place.index, "gear", version)
+    place.release("1.0", 0.0)
+    install(place.folder / "base", place.index, "gear==1.0")
+    project = place.source.path / "pyproject.toml"
+    project.write_text(PROJECT.replace("requires = []", 'requires = ["gear"]'))
+    (place.source.path / "backend.py").write_text(f"import gear\ngear.VERSION\n{BACKEND}")
+    older = place.source.commit("harmless", 0.0, version="1.1.dev0")
+    newer = place.source.commit("count one token more", 0.5, version="1.1.dev0")
+    (commits,) = place.hunt(older, newer)
+    assert commits["culprit"]["sha"] == newer
 
 
 def test_what_has_no_tag_and_what_is_compiled_is_refused(place: Place) -> None:
