@@ -158,7 +158,7 @@ def test_what_builds_a_commit_is_a_real_package_though_the_base_has_it_too(place
     for version in ("1.0", "1.1"):
         write_wheel(place.index, "gear", version)
     place.release("1.0", 0.0)
-    install(place.folder / "base", place.index, "gear==1.0")
+    install(place.folder / "base", place.index, "gear==1.1")
     project = place.source.path / "pyproject.toml"
     project.write_text(PROJECT.replace("requires = []", 'requires = ["gear"]'))
     (place.source.path / "backend.py").write_text(f"import gear\ngear.VERSION\n{BACKEND}")
