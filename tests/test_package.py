@@ -190,6 +190,53 @@ def test_code_and_environment_are_told_apart(
         assert {hunt["axis"] for hunt in document["hunts"]} >= {"commit", "environment"}
 
 
+@pytest.mark.parametrize(
+    ("recorded", "loss", "words"),
+    [
+        (
+            {"data_fingerprint": "another"},
+            7.0,
+            [
+                "the data or the model is another than what was recorded: the fingerprints differ",
+                "old code in the old environment does not give the recorded values here",
+            ],
+        ),
+        (
+            {"gpu": "NVIDIA H100 80GB HBM3"},
+            7.0,
+            [
+                "it was recorded on NVIDIA H100 80GB HBM3 and this is cpu: the recorded values say nothing here, "
+                "only the four runs do"
+            ],
+        ),
+        (
+            {"machine": {"driver": "550.1"}},
+            1.0,
+            [
+                "driver 550.1 was recorded; none is here",
+                "old code in the old environment gives the recorded values",
+            ],
+        ),
+    ],
+    ids=["data", "device", "driver"],
+)
+def test_data_and_device_that_changed_are_told_and_nothing_is_accused_for_them(
+    place: Place, recorded: dict[str, Any], loss: float, words: list[str]
+) -> None:
+    release(place.folder, "alpha", "2.0")
+    python = make_base(place.folder / "new", place.folder / "index", "alpha==2.0", "beta==1.0")
+    place = Place(place.folder, python, place.shas)
+    old = place.folder / "old.json"
+    steps = [{"step": n, "loss": loss, "grad_norm": 2.0} for n in range(1, 6)]
+    environment = {"alpha": "1.0", "trl": place.shas[0], "gpu": "cpu", **recorded}
+    old.write_text(json.dumps({"config": {"name": "toy"}, "env": environment, "steps": steps}))
+    found = json.loads(place.run("why", old, "HEAD", "--json", code=3).stdout)
+    assert (found["why"]["cause"], found["hunts"]) == ("neither", [])
+    assert found["why"]["notes"] == words
+    shown = place.run("why", old, "HEAD", code=3, COLUMNS="80").stdout
+    assert shown.startswith("toy: neither: neither code nor environment moves it here")
+
+
 def test_the_page_to_paste_reproduces_by_hand(place: Place) -> None:
     release(place.folder, "alpha", "1.1", 0.5)
     found = place.hunt("--package", "alpha", "1.0", "1.1")
