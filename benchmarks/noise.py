@@ -28,6 +28,10 @@ ENDS = (
 )
 REPEATS = 3  # of each end: six A/A runs
 SET = {"set right": 1.0, "set by half": 0.5, "set by double": 2.0}
+SHARE = {
+    "plain bisect, confirmed": 10,
+    "git_bayesect": 200,
+}  # of the hunts without culprit: the last gives up late
 MOST = 2000  # readings after which a search that never gives up is ended
 
 
@@ -233,7 +237,7 @@ def empty_cells(hunts: int) -> Iterable[Cell]:
     for noise, method in product(
         (0.05, 0.1, 0.2), [*methods, "plain bisect, confirmed", "git_bayesect"]
     ):
-        count = hunts if method.startswith("bisector") else max(hunts // 10, 1)
+        count = max(hunts // SHARE.get(method, 1), 1)
         yield Cell(method, 1024, noise, noise, count, has_culprit=False)
 
 
