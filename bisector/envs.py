@@ -21,28 +21,19 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import uv
-from packaging.markers import default_environment
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
+from bisector import resolving
 from bisector.errors import InfraError
 
 CLONER = Path(__file__).with_name("cloner.py")
 WORKER = Path(__file__).with_name("worker.py")
-ASIDE = (
-    "trl",
-    "bisector",
-)  # each commit brings its own trl: what the installed one asks for is void
-KEPT = ("torch",)  # moves only when it is pinned: it is gigabytes, and its build is the platform's
 BUILD_LIMIT = 1800.0  # seconds for one call of uv; a source build of a tokenizer takes minutes
-REASON_LIMIT = 300
 UNREACHABLE = re.compile(
     r"network was disabled|Network connectivity is disabled|error sending request|Could not connect"
     r"|dns error|timed out|Failed to fetch|Failed to download",
@@ -104,7 +95,7 @@ class Environments:
         wanted = {
             name: version
             for each, version in pins.items()
-            if (name := str(canonicalize_name(each))) not in ASIDE
+            if (name := str(canonicalize_name(each))) not in resolving.ASIDE
         }
         if all(version == self._installed.get(name, "") for name, version in wanted.items()):
             return Built(Path(self._base), {})
@@ -192,7 +183,7 @@ class Environments:
         base = {
             name: each
             for name, each in told["distributions"].items()
-            if name not in ASIDE and _is_version(each["version"])
+            if name not in resolving.ASIDE and resolving.is_version(each["version"])
         }
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="resolve-") as place:
             scratch = Path(place)
@@ -202,9 +193,9 @@ class Environments:
             wanted, resolved = scratch / "wanted.in", scratch / "resolved.txt"
             no_stubs = scratch / "no-stubs.txt"  # a package that must be built cannot use them
             no_stubs.write_text("\n".join(f"{n}!={each['version']}" for n, each in base.items()))
-            lines = [_wanted_line(name, each, pins) for name, each in base.items()]
+            lines = [resolving.wanted_line(name, each, pins) for name, each in base.items()]
             lines += [
-                _requirement(f"{name}{_extras(name, each, told, pins)}", each)
+                resolving.requirement(f"{name}{resolving.extras_of(name, each, told, pins)}", each)
                 for name, each in pins.items()
                 if each
             ]
@@ -219,13 +210,13 @@ class Environments:
                 *("--build-constraints", str(no_stubs)),
                 *("--quiet", "--no-emit-index-url", "--no-emit-find-links"),
             )
-            after, users = _read_resolved(resolved.read_text())
+            after, users = resolving.read_resolved(resolved.read_text())
         for name in pins:
             if not pins[name] and name in after:
                 raise _RefusedError(
                     f"{name} cannot be removed: {users[name] or 'another package'} needs it"
                 )
-        moved = _differences({name: each["version"] for name, each in base.items()}, after)
+        moved = resolving.differences({name: each["version"] for name, each in base.items()}, after)
         whole = {name: each["version"] for name, each in told["distributions"].items()}
         whole |= {name: new for name, (_, new) in moved.items()}
         return _Plan(_digest([told["prefix"], told["python"], whole]), moved)
@@ -263,7 +254,9 @@ class Environments:
             "without": sorted(name for name, (old, _) in plan.moved.items() if old),
         }
         self._run([self._base, str(CLONER), "clone"], text=json.dumps(order), hold=held)
-        news = sorted(_requirement(name, new) for name, (_, new) in plan.moved.items() if new)
+        news = sorted(
+            resolving.requirement(name, new) for name, (_, new) in plan.moved.items() if new
+        )
         if news:
             self._uv(
                 "pip", "install", "--no-deps", "--quiet", "--python", str(python), *news, hold=held
@@ -272,7 +265,7 @@ class Environments:
         seen = {str(canonicalize_name(name)): each for name, each in described["packages"].items()}
         expected = self._installed | {name: new for name, (_, new) in plan.moved.items()}
         expected |= {name: seen[name] for name in seen if "://" in expected.get(name, "")}
-        wrong = _differences({name: each for name, each in expected.items() if each}, seen)
+        wrong = resolving.differences({name: each for name, each in expected.items() if each}, seen)
         for name, (want, got) in wrong.items():
             raise _RefusedError(
                 f"the environment has {name} {got or 'not at all'}, not {want or 'without'}"
@@ -334,13 +327,8 @@ class Environments:
             raise InfraError("The preparation of an environment was ended.", "Run it again.")
 
 
-def _requirement(name: str, pin: str) -> str:
-    """Return what asks for a package at a version, or from a URL."""
-    return f"{name} @ {pin}" if "://" in pin else f"{name}=={pin}"
-
-
 def _raise_failure(errors: str) -> None:
-    words = _shorten(errors)
+    words = resolving.shorten(errors)
     if UNREACHABLE.search(errors) and "404 Not Found" not in errors:
         raise InfraError(
             f"The package index cannot be reached: {words.rstrip('.')}.",
@@ -349,53 +337,6 @@ def _raise_failure(errors: str) -> None:
     if "No space left on device" in errors:
         raise InfraError("The disk is full.", "Make room; run it again.")
     raise _RefusedError(words)
-
-
-def _shorten(errors: str) -> str:
-    """Return the part of uv's message that says why, on one line."""
-    lines = [
-        re.sub(r"^[\s×├│╰─▶]*(?:(?:error|cause): )?", "", line).rstrip()
-        for line in errors.splitlines()
-    ]
-    lines = [line for line in lines if line and not line.startswith("warning:")]
-    lines = list(takewhile(lambda line: not line.startswith("hint:"), lines)) or lines
-    if "[stderr]" in lines[:-1]:  # a builder's traceback: what failed, and how it ended
-        lines = [lines[0], lines[-1]]
-    elif any(line.startswith("No solution found") for line in lines[:1]):
-        lines = lines[1:]
-    text = re.sub(r"@ git\+\S+@([0-9a-f]{10})[0-9a-f]*", r"at \1", " ".join(lines))
-    return text if len(text) <= REASON_LIMIT else text[: REASON_LIMIT - 1].rstrip() + "…"
-
-
-def _wanted_line(name: str, distribution: Mapping[str, Any], pins: Mapping[str, str]) -> str:
-    """Return what is asked for a package of the base: itself, or itself at its version; "" where it is pinned."""
-    version = distribution["version"]
-    if name in pins:
-        return ""
-    if name in KEPT or distribution["is_direct"]:
-        return f"{name}=={version}"
-    return f"{name}>=0.dev0" if Version(version).is_prerelease else name
-
-
-def _extras(name: str, version: str, told: Mapping[str, Any], pins: Mapping[str, str]) -> str:
-    """Return the extras, in brackets, that the base has all packages of, and that may move with a pin.
-
-    So transformers 5.7 takes kernels along to the release that its extra asks for; with another it is not
-    even imported. What an extra asks for is not asked of packages that are pinned or kept.
-    """
-    distributions = told["distributions"]
-    found = distributions.get(name)
-    if found is None or _is_same(found["version"], version):
-        return ""
-    asked: dict[str, set[str]] = {}
-    for text in found["requires"]:
-        with suppress(InvalidRequirement):
-            for extra in re.findall(r"extra *== *['\"]([^'\"]+)", text):
-                asked.setdefault(extra, set()).add(str(canonicalize_name(Requirement(text).name)))
-    kept = {each for each in distributions if distributions[each]["is_direct"]}
-    moving = distributions.keys() - kept - pins.keys() - {*KEPT, *ASIDE, name}
-    extras = sorted(extra for extra, names in asked.items() if names <= moving)
-    return f"[{','.join(extras)}]" if extras else ""
 
 
 def _write_stub(
@@ -410,7 +351,7 @@ def _write_stub(
     lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
     if distribution["requires_python"]:
         lines.append(f"Requires-Python: {distribution['requires_python']}")
-    asked = [text for text in distribution["requires"] if _is_met(text, told)]
+    asked = [text for text in distribution["requires"] if resolving.is_met(text, told)]
     extras = {extra for text in asked for extra in re.findall(r"extra *== *['\"]([^'\"]+)", text)}
     lines += [f"Provides-Extra: {extra}" for extra in sorted(extras)]
     lines += [f"Requires-Dist: {text}" for text in asked]
@@ -419,66 +360,6 @@ def _write_stub(
         wheel.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         wheel.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nTag: {told['tag']}\n")
         wheel.writestr(f"{info}/RECORD", "")
-
-
-def _is_met(text: str, told: Mapping[str, Any]) -> bool:
-    """Whether the base satisfies a requirement of its own, or has no need to."""
-    try:
-        wanted = Requirement(text)
-    except InvalidRequirement:
-        return False
-    if wanted.url or canonicalize_name(wanted.name) in ASIDE:
-        return False
-    python = told["python"]
-    minor = ".".join(python.split(".")[:2])
-    here = {
-        **default_environment(),
-        "python_version": minor,
-        "python_full_version": python,
-        "extra": "",
-    }
-    if wanted.marker and not wanted.marker.evaluate({k: str(v) for k, v in here.items()}):
-        return True
-    found = told["distributions"].get(canonicalize_name(wanted.name))
-    return found is not None and wanted.specifier.contains(found["version"], prereleases=True)
-
-
-def _read_resolved(text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return versions by name, and by name the packages that asked for it, from `uv pip compile`."""
-    versions, users = {}, {}
-    for line in text.splitlines():
-        pinned, _, comment = line.partition(" #")
-        if found := re.fullmatch(r"([^=@\s]+) ?(?:==|@) ?(\S+)\s*", pinned):
-            name, version = found.groups()
-            name = str(canonicalize_name(name.partition("[")[0]))
-            if name not in ASIDE:
-                versions[name] = version
-                asked = comment.strip().removeprefix("via ").split(", ")
-                users[name] = ", ".join(each for each in asked if not each.startswith("-r "))
-    return versions, users
-
-
-def _differences(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    return {
-        name: (old.get(name, ""), new.get(name, ""))
-        for name in sorted({*old, *new})
-        if not _is_same(old.get(name, ""), new.get(name, ""))
-    }
-
-
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return Version(one) == Version(other)
-    except InvalidVersion:
-        return one == other
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _digest(content: Any) -> str:

@@ -9,7 +9,7 @@ import pytest
 import bisector
 
 PACKAGE = Path(bisector.__file__).parent
-BASE = {"model", "errors", "series", "watched", "contents", "job", "patch"}
+BASE = {"model", "errors", "series", "watched", "contents", "job", "patch", "resolving"}
 CORE = {
     *(
         "compare",
