@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from bisector import processes
 from bisector.bulletin import About
 from bisector.ledger import Ledger
 from bisector.session import Session
-from bisector.terminal import INFRA, OK, UNDECIDED
+from bisector.terminal import OK, UNDECIDED
 from bisector.watched import Question
 
 ATTEMPTS = 3
@@ -75,7 +76,12 @@ class Asker:
 
     def _next(self) -> Question | None:
         now = time.time()
-        return next((each for each in self._ledger.questions() if each.due <= now), None)
+        due = (
+            each
+            for each in self._ledger.questions()
+            if not now < each.due <= now + PAUSE  # later only where the clock was set back
+        )
+        return next(due, None)
 
     def _ask(self, question: Question) -> None:
         log.info("why did %s move? asking", question.config)
@@ -106,14 +112,14 @@ class Asker:
         self._asked = _Asked(question, process, time.monotonic())
 
     def _read(self, question: Question, code: int) -> Answer | None:
-        document, refusal = None, ""
-        words = (self._folder / "log").read_text("utf-8", "replace").splitlines()
-        if code in (OK, UNDECIDED):
-            document = json.loads((self._folder / "answer.json").read_bytes())
-        else:
-            refusal = " ".join(words[-2:]) or f"it ended with {code}"
-        is_failed = code == INFRA or code < 0 or (document and _is_unfinished(document["hunts"]))
-        if is_failed and question.attempts + 1 < ATTEMPTS:
+        document, refusal = None, f"it ended with {code}"
+        with suppress(OSError, ValueError):  # a full disk, or an answer that was cut short
+            words = (self._folder / "log").read_text("utf-8", "replace").splitlines()
+            refusal = " ".join(words[-2:]) or refusal
+            if code in (OK, UNDECIDED):
+                document = json.loads((self._folder / "answer.json").read_bytes())
+        is_whole = document is not None and not _is_unfinished(document["hunts"])
+        if not is_whole and question.attempts + 1 < ATTEMPTS:
             log.warning("why did %s move? %s Again in an hour.", question.config, refusal)
             again = replace(question, attempts=question.attempts + 1, due=time.time() + PAUSE)
             self._ledger.write(asked=[again])

@@ -61,10 +61,10 @@ def explain(session: Session, asking: Asking, progress: Progress) -> Explanation
     crossing = Crossing(config, commits, pins.versions, _stands(session, pins, config))
     runs = _cross(session, crossing, progress, repeats=1)
     tolerances = EXACT if asking.exact else config.tolerances
-    finding = decide(_results(runs, crossing.stands), tolerances)
+    finding = decide(_results(record, runs, crossing), tolerances)
     if any(effect.deviation for effect in finding.effects):
         runs = _cross(session, crossing, progress, repeats=REPEATS)
-        finding = decide(_results(runs, crossing.stands), tolerances)
+        finding = decide(_results(record, runs, crossing), tolerances)
     notes = (*pins.notes, *_notes(record, crossing, runs))
     found = Explanation(record, crossing, runs, finding, notes)
     return replace(found, reports=tuple(_hunt(session, found, asking, progress)))
@@ -186,16 +186,36 @@ def _stored(session: Session, sha: str, config: Config, stand: Stand) -> list[Ru
 
 
 def _results(
-    runs: Mapping[Cell, Sequence[Run]], stands: Mapping[Side, Stand | Refused]
+    record: Record, runs: Mapping[Cell, Sequence[Run]], crossing: Crossing
 ) -> dict[Cell, list[RunResult]]:
+    """Return what each cell gave. Where the old environment cannot be built again, what was recorded in it on this
+    machine is what old code gives there."""
     found = {}
     for cell in CELLS:
-        stand = stands[cell.environment]
+        stand = crossing.stands[cell.environment]
         if isinstance(stand, Refused):
             found[cell] = [RunResult(Status.SETUP_FAILED, reason=stand.reason)]
         else:
             found[cell] = [run.result for run in runs[cell]]
+    if isinstance(crossing.stands[Side.OLD], Refused) and _is_from_here(record, crossing):
+        found[CELLS[0]] = [RunResult(Status.COMPLETED, record.trajectory)]
     return found
+
+
+def _is_from_here(record: Record, crossing: Crossing) -> bool:
+    here = crossing.stands[Side.NEW]
+    assert isinstance(here, Stand)
+    environment = here.environment
+    recorded = record.gpu, record.python, record.data_fingerprint, _machine(record.machine)
+    return bool(record.trajectory and record.machine) and recorded == (
+        *(environment.gpu, environment.python, environment.data_fingerprint),
+        _machine(environment.machine),
+    )
+
+
+def _machine(found: Mapping[str, str]) -> dict[str, str]:
+    """Return what is known of a machine; the variables of a run name the interpreter too."""
+    return {name: value for name, value in found.items() if name != "variables"}
 
 
 def _notes(record: Record, crossing: Crossing, runs: Mapping[Cell, Sequence[Run]]) -> list[str]:
@@ -209,7 +229,7 @@ def _notes(record: Record, crossing: Crossing, runs: Mapping[Cell, Sequence[Run]
         notes.append(
             "the data or the model is another than what was recorded: the fingerprints differ"
         )
-    for name, before in record.machine.items():
+    for name, before in _machine(record.machine).items():
         if (now := environment.machine.get(name)) != before:
             notes.append(f"{name} {before} was recorded; {now or 'none'} is here")
     if record.gpu and record.gpu != environment.gpu:

@@ -11,7 +11,8 @@
     both          all four move it                 combination   one of a pair moves it, and its twin does not
     neither       none does                        unstable      a cell does not repeat itself
 
-A cell that cannot be set up takes its two arrows with it; the others decide.
+A cell that cannot be set up takes its two arrows with it; the others decide. Where an axis has none left, what the
+other does is said, and nothing of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,8 +121,9 @@ def _cause(effects: Sequence[Effect]) -> Cause:
         axis: [e.deviation is not None for e in effects if e.axis == axis]
         for axis in ("code", "environment")
     }
-    if not moves["code"] and not moves["environment"]:
-        return Cause.UNKNOWN
+    if not (moves["code"] and moves["environment"]):
+        moved = [axis for axis, does in moves.items() if True in does]
+        return Cause(moved[0]) if moved else Cause.UNKNOWN
     if any(len(set(both)) == 2 for both in moves.values()):
         return Cause.COMBINATION
     by_code, by_environment = (True in moves[axis] for axis in ("code", "environment"))
@@ -141,6 +143,12 @@ def _words(cause: Cause, effects: Sequence[Effect]) -> str:
         Cause.NEITHER: "neither code nor environment moves it here",
         Cause.UNKNOWN: "too little of it can be run here",
     }[cause]
+    unseen = {"code", "environment"} - {effect.axis for effect in effects}
+    if len(unseen) == 1:
+        (axis,) = unseen
+        (other,) = {"code", "environment"} - unseen
+        does = "moved it" if cause is not Cause.UNKNOWN else "does not move it here"
+        return f"the {other} {does}; whether the {axis} does cannot be told"
     if cause is not Cause.COMBINATION:
         return said
     return f"{said}: {'; '.join(_describe(axis, effects) for axis in ('code', 'environment'))}"

@@ -124,7 +124,7 @@ class Question:
     config: str
     record: str
     commit: str
-    attempts: int = 0  # that the machine made fail
+    attempts: int = 0  # that failed
     due: float = 0.0
 
 

@@ -130,7 +130,7 @@ def test_the_packages_that_moved_it_and_their_releases(place: Place) -> None:
     done = place.run("hunt", "--environment", old, new, "--json", code=0)
     first, *rest = json.loads(done.stdout)["hunts"]
     assert first["axis"] == "environment"
-    assert first["culprit"]["version"] == "beta 1.2"
+    assert (first["culprit"]["package"], first["culprit"]["version"]) == ("beta", "1.2")
     assert rest[-1]["axis"] == "package"
     assert (rest[-1]["culprit"]["version"], rest[-1]["culprit"]["parent"]) == ("1.2", "1.1")
 
@@ -185,7 +185,11 @@ def test_code_and_environment_are_told_apart(
     if cause == "code":
         assert [each["sha"] for each in culprits] == [place.shas[1]]
     if cause == "environment":
-        assert culprits[0]["version"] == "alpha 2.0"
+        assert (culprits[0]["package"], culprits[0]["version"], culprits[0]["parent"]) == (
+            "alpha",
+            "2.0",
+            "1.0",
+        )
     if cause == "both":
         assert {hunt["axis"] for hunt in document["hunts"]} >= {"commit", "environment"}
 
@@ -235,6 +239,20 @@ def test_data_and_device_that_changed_are_told_and_nothing_is_accused_for_them(
     assert found["why"]["notes"] == words
     shown = place.run("why", old, "HEAD", code=3, COLUMNS="80").stdout
     assert shown.startswith("toy: neither: neither code nor environment moves it here")
+
+
+def test_a_stored_run_stands_for_an_environment_that_cannot_be_built_again(place: Place) -> None:
+    place.run("probe", "HEAD", "--against", "HEAD~1", code=0)
+    (run, *_) = json.loads(bisector(place.folder, "status", "--json").stdout)["runs"]
+    release(place.folder, "alpha", "2.0", 0.5)
+    python = make_base(place.folder / "new", place.folder / "index", "alpha==2.0", "beta==1.0")
+    for path in (place.folder / "index" / "alpha").iterdir():
+        path.unlink()
+    place = Place(place.folder, python, place.shas)
+    done = place.run("why", run["run"], "HEAD", "--hunt", "none", "--json", code=0)
+    found = json.loads(done.stdout)["why"]
+    assert found["cause"] == "environment"
+    assert "not run: new code in the old environment" in found["reason"]
 
 
 def test_the_page_to_paste_reproduces_by_hand(place: Place) -> None:

@@ -136,6 +136,36 @@ def test_the_release_that_moved_a_config_is_found_even_if_the_service_is_killed_
         service.stop()
 
 
+def test_a_question_that_cannot_be_asked_is_tried_three_times_and_then_told(
+    tmp_path: Path, listener: Listener
+) -> None:
+    remote = Remote(tmp_path)
+    remote.push()
+    service = Service(tmp_path, remote, listener.url, configs=["toy"], why=True)
+    service.variables["UV_DEFAULT_INDEX"] = "http://127.0.0.1:9/simple"
+    service.start()
+    try:
+        service.settle(remote.push())
+        service.stop()
+        set_version(tmp_path / "venv", "2.0")
+        for attempts in (1, 2):
+            service.start()
+            service.wait(lambda seen: [q["attempts"] for q in seen["questions"]] == [attempts])  # noqa: B023
+            service.stop()
+            with closing(sqlite3.connect(service.state / "bisector.db")) as db, db:
+                statement = "UPDATE watch SET value = json_set(value, '$.due', 0) WHERE key LIKE 'question %'"
+                assert db.execute(statement).rowcount == 1
+        service.start()
+        service.wait(lambda _: len(listener.accepted) > 1)
+        assert listener.accepted[1]["text"] == (
+            "why toy moved with the environment could not be found out"
+        )
+        assert "index cannot be reached" in dict(listener.accepted[1]["details"])["why"]
+        assert not service.look()["questions"]
+    finally:
+        service.stop()
+
+
 def test_a_channel_that_is_down_gets_its_messages_later_once_and_in_order(
     tmp_path: Path, listener: Listener
 ) -> None:
