@@ -104,3 +104,29 @@ def test_which_configs_repeat_is_shown(tmp_path: Path) -> None:
     assert found["largest"] == {"loss": 0.0, "grad_norm": 0.0}
     assert "repeats bit for bit" in bisector(tmp_path, "noise").stdout
     assert "no commit was run twice" in bisector(tmp_path, "noise", "--config", "other").stdout
+
+
+STRAYS = """
+import pathlib
+count = pathlib.Path({count!r})
+number = len(count.read_text())
+count.write_text("x" * (number + 1))
+plan["loss"] = (0.5 - plan["loss"] if number % 9 == 7 else plan["loss"]) + number % 3 * 1e-4
+"""
+
+
+def test_trainings_that_never_repeat_and_stray_now_and_then_are_hunted_in_processes(
+    tmp_path: Path,
+) -> None:
+    count = tmp_path / "count"
+    count.touch()
+    code = STRAYS.format(count=str(count))
+    plans = [{"code": code, "loss": 0.5 if number >= 9 else 0.0} for number in range(16)]
+    shas = make_repository(tmp_path / "repo", plans)
+    entry = hunt(tmp_path, shas[0], shas[-1], "--jobs", "1", "--max-runs", "80")
+    assert entry["culprit"]["sha"] == shas[9]
+    assert any("probability 0.99" in note for note in entry["notes"])
+    assert entry["noise"]["loss"] > 0
+    (found,) = json.loads(bisector(tmp_path, "noise", "--json").stdout)["noise"]
+    assert not found["exact"]
+    assert found["largest"]["loss"] > 0.4
