@@ -33,7 +33,7 @@ from bisector.model import Role, Run  # noqa: E402
 from bisector.plan import Case  # noqa: E402
 from bisector.progress import TerminalProgress  # noqa: E402
 from bisector.report import executions, wall_seconds  # noqa: E402
-from bisector.session import HuntOptions, Options, Session, ask  # noqa: E402
+from bisector.session import HuntOptions, Options, Range, Session, ask  # noqa: E402
 from bisector.store import Store  # noqa: E402
 
 GOOD, BAD, CONFIG = "1fbe03509", "47d7c10e7", "dpo_default"
@@ -171,7 +171,7 @@ def hunt_in_service(folder: Path, trl: str) -> Cost:
             bench.collect()
             time.sleep(0.01)
         began = time.time()
-        found, question = ask(session, config, commits, HuntOptions(), environment)
+        found, question = ask(session, config, Range(commits), HuntOptions(), environment)
         session.store.add_hunt(found, question)
         loop = Loop(session, bench, progress)
         loop.run([Case(found, commits, ())], lambda: False)
