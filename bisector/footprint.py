@@ -16,6 +16,10 @@ from bisector.contents import ROOT, CommitChange, FileChange, Footprint
 
 IMPORTABLE = (".py", ".pyc", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link", ".egg", ".zip")
 REGULAR = ("100644", "100755")
+LINKS = (
+    "120000",
+    "160000",
+)  # a link may become a package, or a directory, and no read of a link itself is seen
 
 
 class Sieve:
@@ -35,6 +39,8 @@ class Sieve:
         None: it touches in any case. Empty: it does not touch.
         """
         files = {file.path for file in change.files}
+        if any(file.old_mode in LINKS or file.new_mode in LINKS for file in change.files):
+            return None
         if any(self._has_read(entry, is_file=entry in files) for entry in change.entries):
             return None
         undecided = []

@@ -94,6 +94,7 @@ TOUCHING: dict[str, Change] = {
     "what a child reads changes": {"child.txt": "x"},
     "what a fork reads changes": {"forked.txt": "x"},
     "a link on the way leads elsewhere": {"link": LINK + "other"},
+    "a link comes that could be a package": {"newpackage": LINK + "place"},
     "what a link leads to changes": {"place/inner.txt": "x"},
     "a module is there that was missed": {"lib/extra.py": ""},
     "a package is there that was missed": {"lib/extra/__init__.py": ""},
