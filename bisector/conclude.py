@@ -281,8 +281,6 @@ class Evidence:
 
     def _showing(self, position: int, side: Verdict, anchor: Trajectory) -> RunResult:
         """Return the run that shows most of a position: where runs do not repeat, of those on its side."""
-        if not self.found:
-            return self.longest(position)
         its = [r for r in self._at(position) if judge([r], anchor, self.rule) is side]
         return longest(its) if its else self.longest(position)
 
