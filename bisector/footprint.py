@@ -68,10 +68,10 @@ class Sieve:
         return not path.endswith(".py") and not self._packages.isdisjoint(_ancestors(path))
 
     def _has_read(self, entry: str, *, is_file: bool) -> bool:
-        """Whether a listing, or a search for a module, sees that an entry of a directory is there or not."""
+        """Whether an opening, a listing or a search for a module sees that an entry of a directory is there or not."""
         footprint, folder, name = self._footprint, dirname(entry) or ROOT, basename(entry)
         module = _join(folder, name.partition(".")[0])
-        if folder in footprint.listed or module in footprint.sought:
+        if entry in self._opened or folder in footprint.listed or module in footprint.sought:
             return True
         if name.startswith("__init__."):
             return folder in footprint.sought or (dirname(folder) or ROOT) in footprint.roots

@@ -52,9 +52,15 @@ def load_record(path: Path) -> Record:
             f"{path} records no environment.",
             "Give a reference file, or what `hunt --json` shows under `environment`.",
         )
+    listed = found.get("packages") or found
+    if not isinstance(listed, dict):
+        raise BisectorError(
+            f"{path}: packages must be a table.",
+            "Give each package as a name and its version, as `hunt --json` does.",
+        )
     packages = {
         name.lower().replace("_", "-"): version
-        for name, version in (found.get("packages") or found).items()
+        for name, version in listed.items()
         if isinstance(version, str) and version and name not in NO_PACKAGES
     }
     python, gpu, fingerprint = (

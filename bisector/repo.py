@@ -139,16 +139,17 @@ class Repository:
                 found = str(repo.git.rev_parse("--verify", "--end-of-options", name))
                 if re.fullmatch(r"[0-9a-f]{40,64}", found):
                     return found
-                raise git.GitCommandError("rev-parse", 128)
             except git.GitCommandError as error:
                 if "ambiguous" in str(error.stderr):
                     raise BisectorError(
                         f"{revision!r} is ambiguous: several objects begin so.", "Give more digits."
                     ) from None
-                raise BisectorError(
-                    f"{revision!r} is no commit of {self.location}.",
-                    "Give a sha, tag or branch that is there; fetch it first if it is new.",
-                ) from None
+            except ValueError:  # a name that no command line can carry
+                pass
+        raise BisectorError(
+            f"{revision!r} is no commit of {self.location}.",
+            "Give a sha, tag or branch that is there; fetch it first if it is new.",
+        )
 
     def first_parents(self, good: str, bad: str) -> list[str]:
         """Return the first-parent commits from `good` to `bad`, oldest first, both included."""

@@ -60,7 +60,7 @@ class _Tracer:
                 self._take_listing("." if args[0] is None else args[0], _module(_caller()))
             elif event in MOVES:
                 for path in args[:2]:
-                    self._take_file(path, "data")
+                    self._take_moved(path)
             elif event in STARTS:
                 self._follow(args)
             elif event == "os.system":
@@ -94,6 +94,13 @@ class _Tracer:
         """Take a listing: what `importlib.metadata` lists is a place of distributions, as the import path is."""
         if lister not in IMPORTERS:
             self._take(given, "roots" if lister in FINDERS else "listed")
+
+    def _take_moved(self, given: Any) -> None:
+        """Take a file that is not opened by Python; how an address (`file:…?mode=ro`) names it is not followed."""
+        if isinstance(given, str) and given.startswith("file:"):
+            self.give_up()
+        else:
+            self._take_file(given, "data")
 
     def _take_file(self, given: Any, kind: str) -> None:
         """Take a file. A directory of the checkout that is opened, moved or linked cannot be followed further."""

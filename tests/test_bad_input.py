@@ -168,6 +168,24 @@ def test_an_unreadable_reference_is_refused(place: Path, tmp_path: Path, content
     assert_two_sentences(done, 129, "reference.json")
 
 
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"environment": {"packages": ["torch"]}}, "packages must be a table"),
+        ({"packages": "torch", "torch": "2.13.0"}, "packages must be a table"),
+        ([], "records no environment"),
+        ({"steps": []}, "records no environment"),
+    ],
+)
+def test_a_record_of_no_environment_is_refused(
+    place: Path, tmp_path: Path, environment: object, words: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(environment))
+    done = bisector(place, "hunt", "--environment", path, path, *HERE)
+    assert_two_sentences(done, 1, "a.json", words)
+
+
 def test_wrong_usage_is_two(place: Path) -> None:
     assert bisector(place, "hunt", "main").returncode == 2
     assert bisector(place, "hunt", "main", "x", "--colour").returncode == 2

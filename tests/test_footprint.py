@@ -419,6 +419,15 @@ ROUNDABOUT: dict[str, tuple[str, Change]] = {
         "import sqlite3; sqlite3.connect(here + '/parts/a.txt')",
         {"parts/a.txt": "x"},
     ),
+    "a database by its address": (
+        "import sqlite3; sqlite3.connect('file:' + here + '/parts/a.txt?mode=ro', uri=True)",
+        {"parts/a.txt": "x"},
+    ),
+    "a directory in place of a file that was missing": (
+        "suppress = __import__('contextlib').suppress\n"
+        "with suppress(OSError): open(here + '/absent').close()",
+        {"absent/a.txt": "x"},
+    ),
     "a child with an import path of its own": (
         "subprocess.run([sys.executable, '-c', 'import unused'],"
         " env={**os.environ, 'PYTHONPATH': here + '/lib'}, check=True)",

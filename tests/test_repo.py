@@ -18,6 +18,13 @@ def test_names_of_all_kinds_resolve(tmp_path: Path) -> None:
     assert repository.first_parents(shas[1], shas[3]) == shas[1:]
 
 
+@pytest.mark.parametrize("name", ["absent", "", "-x", "\ud800", "a\0b", "^main", "main..v1"])
+def test_what_names_no_commit_is_said(tmp_path: Path, name: str) -> None:
+    make_repository(tmp_path / "repo", [{}])
+    with pytest.raises(BisectorError, match="is no commit of"):
+        Repository(str(tmp_path / "repo"), tmp_path / "state").resolve(name)
+
+
 def test_a_commits_words_are_read(tmp_path: Path) -> None:
     (sha,) = make_repository(tmp_path / "repo", [{}], subject=lambda n: "Fix it (#1) again (#6321)")
     commit = Repository(str(tmp_path / "repo"), tmp_path).describe(sha)
