@@ -197,7 +197,7 @@ def gather(case: Case, in_flight: Sequence[str] = (), width: int = 1) -> Tested:
     testing = [order[sha] for sha in in_flight]
     marks = _known_marks(case, order)
     length, weights = len(case.commits) - 1, case.weights
-    return Tested(length, results, skipped, testing, width, fresh, marks, weights)
+    return Tested(length, results, skipped, testing, width, fresh, marks, weights, case.hunt.fixed)
 
 
 def _known_marks(case: Case, order: Mapping[str, int]) -> dict[int, list[int]]:

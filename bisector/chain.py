@@ -2,7 +2,8 @@
 
     good · · · c₁ · · · c₂ · · · c₃ · · · bad        each cₖ left the trajectory of the one before it
 
-Where c₂ is back on the good end's trajectory, c₁ and c₂ are a change and its revert: transient. The
+Where c₂ is back on the good end's trajectory, c₁ and c₂ are a change and its revert: transient. So is c₁ where any
+run after it is back there, even if c₁ is on the bad end's trajectory: another change has led there again. The
 oldest link that remains is the answer; the chain ends as soon as a link is on the bad end's trajectory.
 
 A hunt for what fixed a deviation follows the same chain backwards in time, from the newest commit to the oldest,
@@ -45,7 +46,8 @@ class Tested:
     out, `in_flight` those that are being tested, and `width` is how many may be at once. `fresh` has the
     runs of the confirmation, which go as far as the ends where a probe was stopped before. `marks` has, for
     positions whose runs' footprints are known, the positions that touch them, and `weights` how likely a
-    position is to hold the change.
+    position is to hold the change. Where positions run backwards in time, from what is fixed, the link nearest to
+    the start is the answer, whatever lies behind it.
     """
 
     length: int
@@ -56,6 +58,7 @@ class Tested:
     fresh: Mapping[int, Sequence[RunResult]] = field(default_factory=dict)
     marks: Mapping[int, Sequence[int]] = field(default_factory=dict)
     weights: Mapping[int, float] = field(default_factory=dict)
+    is_backwards: bool = False
 
     def longest(self, position: int) -> RunResult:
         """Return the run that shows most of what a position does: its own, or one that it must be equal to."""
@@ -84,7 +87,14 @@ def follow(tested: Tested, rule: Rule) -> Probes | Chain:
     found: list[Anchored] = []
     transient: list[Anchored] = []
     start = 0
-    while not found or not _is_end(anchors, last, rule):
+    while True:
+        if found and _is_end(anchors, last, rule):
+            undone = None if tested.is_backwards else _return(tested, start, anchors, rule)
+            if undone is None:
+                return Chain(tuple(found), tuple(transient))
+            start, kept = undone
+            transient += found[kept:]
+            del found[kept:], anchors[kept + 1 :]
         anchor = anchors[-1].trajectory
         if found and _is_short(anchors[-1], last):  # what it does after its last step matters now
             left = tested.length - start
@@ -106,7 +116,24 @@ def follow(tested: Tested, rule: Rule) -> Probes | Chain:
         if back is not None:
             transient += found[back:]
             del found[back:], anchors[back + 1 :]
-    return Chain(tuple(found), tuple(transient))
+
+
+def _return(
+    tested: Tested, start: int, anchors: Sequence[RunResult], rule: Rule
+) -> tuple[int, int] | None:
+    """Return the newest place after the last link that was found to be back on an earlier trajectory, and on which
+    of the anchors: the links since then were undone, wherever that was. Several probes at once can show it."""
+    *earlier, newest = anchors
+    for position in sorted(tested.results, reverse=True):
+        if not start < position < tested.length or position in tested.skipped:
+            continue
+        results = tested.results[position]
+        if not rule.crash and judge(results, newest.trajectory, rule) is not Verdict.BAD:
+            continue
+        for back, anchor in enumerate(earlier):
+            if judge(results, anchor.trajectory, rule) is Verdict.GOOD:
+                return position, back
+    return None
 
 
 def survey(tested: Tested, rule: Rule, *, do_ends_differ: bool) -> Probes | Chain:

@@ -148,14 +148,31 @@ class Evidence:
             after = found.link.parent if self.hunt.fixed else found.link.child
             back = next((p for p in seen if self._is_same(after, p)), None)
             seen.append(after)
-            is_sure = not self._doubt(found) if self.hunt.probe_all else found.link.is_single
+            is_sure = not self._doubt(found) if self.hunt.probe_all else self._may_tell(found)
             if is_sure and found not in self.chain.links:
                 back_to = "" if back is None else self.commits[back]
                 changes.append(replace(self._change(found), back_to=back_to))
         return tuple(changes)
 
+    def _may_tell(self, found: Anchored) -> bool:
+        """Whether to tell a change that was undone and not run again: not where any commit's runs strayed."""
+        return found.link.is_single and not self._has_strayed
+
+    @property
+    def _has_strayed(self) -> bool:
+        """Whether runs of one commit did not do the same."""
+        return any(
+            not self._do_same(one, other)
+            for position in range(len(self.commits))
+            for one, other in pairwise(
+                r for r in self._at(position) if r.has_trained or r.crash is not None
+            )
+        )
+
     def _is_same(self, position: int, other: int) -> bool:
-        one, two = self.longest(position), self.longest(other)
+        return self._do_same(self.longest(position), self.longest(other))
+
+    def _do_same(self, one: RunResult, two: RunResult) -> bool:
         if self.rule.crash:
             return one.has_trained is two.has_trained
         steps = min(len(one.trajectory), len(two.trajectory))
@@ -202,7 +219,8 @@ class Evidence:
         if self.hunt.probe_all:
             return notes + self._unjudged()
         if any(found.link.is_single for found in self.chain.transient):
-            notes.append("what was undone again was not run a second time")
+            strayed = "; runs of one commit differ, so it is not told" if self._has_strayed else ""
+            notes.append(f"what was undone again was not run a second time{strayed}")
         return notes
 
     def _unjudged(self) -> list[str]:

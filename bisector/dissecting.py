@@ -7,21 +7,22 @@ set is as small as can be (Zeller and Hildebrandt, "Simplifying and Isolating Fa
 for the same set; here the order is a line, so that a hunt finds each member).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bisector import hunting
 from bisector.daemon import Progress
-from bisector.errors import BisectorError
+from bisector.errors import BisectorError, InfraError
 from bisector.model import Outcome
 from bisector.pinning import Pins, missing_releases, pin
 from bisector.ranges import Asked, AskedChanges
 from bisector.records import Record, load_record
-from bisector.releases import list_releases
+from bisector.releases import find_releases
 from bisector.report import Report
 from bisector.session import HuntOptions, Session
-from bisector.versions import nearest
+from bisector.versions import nearest, read_version
 
 Changed = tuple[str, str, str]  # a package, its version before and since; "" for none
 
@@ -60,11 +61,14 @@ def dissect_files(
     those were made."""
     old, new = (pins_of(session, load_record(Path(file))) for file in files)
     way = Way(at, old.versions, new.versions)
-    reports = []
+    reports: list[Report] = []
+    notes = [*old.notes, *new.notes]
     for config in session.configs():
         inside = Session(replace(session.options, configs=(config.name,)))
-        reports += dissect(inside, way, options, progress)
-    return reports, tuple(dict.fromkeys([*old.notes, *new.notes]))
+        made, more = dissect(inside, way, options, progress)
+        reports += made
+        notes += more
+    return reports, tuple(dict.fromkeys(notes))
 
 
 def pins_of(session: Session, record: Record) -> Pins:
@@ -72,14 +76,17 @@ def pins_of(session: Session, record: Record) -> Pins:
     described = session.described
     installed = {n: v for n, v in described["packages"].items() if n not in ("trl", "bisector")}
     near = {
-        name: nearest(record.packages[name], list_releases(name))
+        name: nearest(record.packages[name], find_releases(name))
         for name in missing_releases(record.packages, installed)
     }
     return pin(record.packages, installed, near)
 
 
-def dissect(session: Session, way: Way, options: HuntOptions, progress: Progress) -> list[Report]:
-    """Return the hunts that were made, the one through all changes first; the last ones name releases."""
+def dissect(
+    session: Session, way: Way, options: HuntOptions, progress: Progress
+) -> tuple[list[Report], list[str]]:
+    """Return the hunts that were made, the one through all changes first, and notes of those that could not begin;
+    the last ones name releases."""
     changes = way.changes(session.described["packages"])
     if not changes:
         raise BisectorError(
@@ -88,16 +95,16 @@ def dissect(session: Session, way: Way, options: HuntOptions, progress: Progress
         )
     kept = {name: v for name, v in way.old.items() if name not in {n for n, *_ in changes}}
 
-    def search(asked: Asked | AskedChanges) -> Report:
-        (report,) = hunting.hunt(session, asked, options, progress, lambda cases: None)
-        return report
+    def search(asked: Asked | AskedChanges) -> list[Report]:
+        return hunting.hunt(session, asked, options, progress, lambda cases: None)
 
     def through(
         made: Sequence[Changed], left: Sequence[Changed], held: Sequence[Changed]
     ) -> Report:
         """Hunt through the changes `left`, on top of those that are `made`; `held` are never made."""
         pins = {**kept, **{n: old for n, old, _ in held}, **{n: new for n, _, new in made}}
-        return search(AskedChanges(way.at, pins, tuple(left)))
+        (report,) = search(AskedChanges(way.at, pins, tuple(left)))
+        return report
 
     reports = [through((), changes, ())]
     needed: list[Changed] = []
@@ -116,7 +123,22 @@ def dissect(session: Session, way: Way, options: HuntOptions, progress: Progress
     ranges = _releases(way, changes, needed)
     if together := _suspected(reports[0], changes):
         ranges = _releases_together(way, changes, together)
-    return [*reports, *map(search, ranges)]
+    notes = []
+    for asked in ranges:
+        made, lack = begin(f"the releases of {asked.package}", partial(search, asked))
+        reports += made
+        notes += lack
+    return reports, notes
+
+
+def begin(what: str, hunt: Callable[[], list[Report]]) -> tuple[list[Report], list[str]]:
+    """Return what a hunt reports, or a note of why it could not begin: what was found before it stands."""
+    try:
+        return hunt(), []
+    except InfraError:
+        raise
+    except BisectorError as error:
+        return [], [f"{what} were not searched: {error.problem}"]
 
 
 def _culprit(report: Report, changes: Sequence[Changed]) -> int | None:
@@ -144,7 +166,13 @@ def _releases_together(
     free = {n for n, *_ in together}
     old = {**way.old, **{n: v for n, v, _ in changes}}
     pins = {n: v for n, v in old.items() if n not in free}
-    return [Asked(before, since, package=name, at=way.at, pins=pins)]
+    return [_range(name, before, since, way.at, pins)]
+
+
+def _range(name: str, before: str, since: str, at: str, pins: Mapping[str, str]) -> Asked:
+    """Return the releases of a package between two; forwards, also where the way goes back."""
+    older, newer = sorted((before, since), key=read_version)
+    return Asked(older, newer, package=name, at=at, pins=pins)
 
 
 def _releases(way: Way, changes: Sequence[Changed], needed: Sequence[Changed]) -> list[Asked]:
@@ -155,5 +183,5 @@ def _releases(way: Way, changes: Sequence[Changed], needed: Sequence[Changed]) -
         if before and since:
             others = {n: new for n, _, new in needed if n != name}
             pins = {n: v for n, v in {**old, **others}.items() if n != name}
-            ranges.append(Asked(before, since, package=name, at=way.at, pins=pins))
+            ranges.append(_range(name, before, since, way.at, pins))
     return ranges

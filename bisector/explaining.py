@@ -10,7 +10,7 @@ from bisector import documents, hunting, report
 from bisector.bench import POLL, Order
 from bisector.compare import deviations
 from bisector.daemon import Progress
-from bisector.dissecting import Way, dissect, pins_of
+from bisector.dissecting import Way, begin, dissect, pins_of
 from bisector.envs import Refused
 from bisector.errors import BisectorError
 from bisector.model import EXACT, Config, Role, Run, RunResult, Status
@@ -62,12 +62,13 @@ def explain(session: Session, asking: Asking, progress: Progress) -> Explanation
     runs = _cross(session, crossing, progress, repeats=1)
     tolerances = EXACT if asking.exact else config.tolerances
     finding = decide(_results(record, runs, crossing), tolerances)
-    if any(effect.deviation for effect in finding.effects):
+    if finding.names_a_cause:
         runs = _cross(session, crossing, progress, repeats=REPEATS)
         finding = decide(_results(record, runs, crossing), tolerances)
     notes = (*pins.notes, *_notes(record, crossing, runs))
     found = Explanation(record, crossing, runs, finding, notes)
-    return replace(found, reports=tuple(_hunt(session, found, asking, progress)))
+    reports, lack = _hunt(session, found, asking, progress)
+    return replace(found, reports=tuple(reports), notes=(*notes, *lack))
 
 
 # What is asked
@@ -254,10 +255,14 @@ def _notes(record: Record, crossing: Crossing, runs: Mapping[Cell, Sequence[Run]
 # The guilty axis
 
 
-def _hunt(session: Session, found: Explanation, asking: Asking, progress: Progress) -> list[Report]:
+def _hunt(
+    session: Session, found: Explanation, asking: Asking, progress: Progress
+) -> tuple[list[Report], list[str]]:
+    """Return the reports, and notes of hunts that could not begin."""
     if not found.finding.names_a_cause:
-        return []
+        return [], []
     reports: list[Report] = []
+    notes: list[str] = []
     options, crossing = HuntOptions(exact=asking.exact), found.crossing
     code, environment = (
         found.finding.moved(axis) if axis in asking.hunts else None
@@ -269,11 +274,16 @@ def _hunt(session: Session, found: Explanation, asking: Asking, progress: Progre
         assert isinstance(stand, Stand)
         asked = Asked(crossing.commits[Side.OLD], crossing.commits[Side.NEW])
         inside = Session(replace(here, python=stand.python))
-        reports += hunting.hunt(inside, asked, options, progress, lambda cases: None)
+        reports, notes = begin(
+            "the commits",
+            lambda: hunting.hunt(inside, asked, options, progress, lambda cases: None),
+        )
     if environment:
         way = Way(crossing.commits[environment], old=crossing.pins, new={})
-        reports += dissect(Session(here), way, options, progress)
-    return reports
+        made, lack = dissect(Session(here), way, options, progress)
+        reports += made
+        notes += lack
+    return reports, notes
 
 
 # As text and JSON

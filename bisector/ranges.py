@@ -9,8 +9,9 @@ from bisector.errors import BisectorError
 from bisector.model import Axis
 from bisector.releases import list_releases
 from bisector.repo import Repository
+from bisector.resolving import ASIDE
 from bisector.session import Range, Session
-from bisector.versions import between
+from bisector.versions import between, package_name, read_version
 
 BEFORE = "no change"  # the first place on the way from one environment to another
 
@@ -75,12 +76,18 @@ def resolve(session: Session, asked: Ask) -> Range:
 
 
 def _releases(session: Session, asked: Asked) -> Range:
-    name = asked.package
+    name = package_name(asked.package)
+    if name in ASIDE:
+        raise BisectorError(
+            f"No release of {name} is installed in a hunt: each commit brings its own.",
+            f"Hunt {name}'s commits: leave --package away.",
+        )
     python = session.described["python"]
     versions = tuple(between(list_releases(name), asked.good, asked.bad, python=python))
+    skip = tuple(str(read_version(each)) for each in asked.skip)
     return Range(
         versions,
-        _inside(asked.skip, versions),
+        _inside(skip, versions),
         axis=Axis.PACKAGE,
         package=name,
         at=session.repository.resolve(asked.at or "HEAD"),

@@ -9,6 +9,7 @@ from typing import Any
 from bisector.errors import BisectorError
 from bisector.model import Trajectory
 from bisector.references import load_reference
+from bisector.versions import package_name
 
 NO_PACKAGES = {
     "trl",
@@ -59,7 +60,7 @@ def load_record(path: Path) -> Record:
             "Give each package as a name and its version, as `hunt --json` does.",
         )
     packages = {
-        name.lower().replace("_", "-"): version
+        package_name(name): version
         for name, version in listed.items()
         if isinstance(version, str) and version and name not in NO_PACKAGES
     }

@@ -30,10 +30,21 @@ REMEDY = (
 
 
 def list_releases(name: str) -> list[Release]:
-    """Return a package's releases, oldest version first, from the first index that knows it.
+    """Return a package's releases as `find_releases` does; BisectorError where no index knows the package."""
+    found = find_releases(name)
+    if not found:
+        raise BisectorError(
+            f"The package index knows no {name!r}.",
+            "Write the name as `pip list` does, or name the index that has it in UV_INDEX.",
+        )
+    return found
+
+
+def find_releases(name: str) -> list[Release]:
+    """Return a package's releases, oldest version first, from the first index that knows it; none if none does.
 
     Folders in UV_FIND_LINKS add theirs, without dates and demands on Python. Raises InfraError when an index
-    cannot be reached, BisectorError when none knows the package.
+    cannot be reached.
     """
     name = canonicalize_name(name)
     found = [each for place in _find_links() for each in _read_links(place, name)]
@@ -46,11 +57,6 @@ def list_releases(name: str) -> list[Release]:
         if page := _read_index(index, name):
             found += page
             break
-    if not found:
-        raise BisectorError(
-            f"The package index knows no {name!r}.",
-            "Write the name as `pip list` does, or name the index that has it in UV_INDEX.",
-        )
     return _group(found)
 
 

@@ -178,7 +178,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
             found.append(("open", f"the {which} is not wholly explained by what is named here"))
         if report.hunt.fixed:
             newest = short(report.hunt.newest)
-            text = f"every commit tested from it on, up to {newest}, is as {newest} is"
+            text = f"every {noun(report.hunt)} tested from it on, up to {newest}, is as {newest} is"
             found.append(("since", text))
     if conclusion.compared_steps and horizon(report.hunt, report.runs) == conclusion.compared_steps:
         steps = count(conclusion.compared_steps, "step")

@@ -23,8 +23,8 @@ REASON_LIMIT = 300  # characters
 
 
 def requirement(name: str, pin: str) -> str:
-    """Return what asks for a package at a version, or from a URL."""
-    return f"{name} @ {pin}" if "://" in pin else f"{name}=={pin}"
+    """Return what asks for a package at a version and no local build of it, or from a URL."""
+    return f"{name} @ {pin}" if "://" in pin else f"{name}==={pin}"
 
 
 def wanted_line(name: str, distribution: Mapping[str, Any], pins: Mapping[str, str]) -> str:

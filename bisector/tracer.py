@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ MOVES = ("os.rename", "os.link", "os.truncate", "ctypes.dlopen", "sqlite3.connec
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.exec")
 BLIND = "IES"  # options with which Python leaves out `sitecustomize`, or where it lies
 OWN = ("PYTHONPATH", "BISECTOR_CHECKOUT")  # variables of every training that name the checkout
+SEPARATORS = re.compile(r"[\s'\"`=:;,|&<>(){}]+")  # of the paths in what a child is given
 MOST_LINKS = 40  # on the way to one file, as the kernel has it
 
 
@@ -150,9 +152,12 @@ class _Tracer:
         is_python = os.path.basename(given[0]).startswith("python")
         if is_python and self._reaches(known) and not _is_blind(given[2:]):
             return
-        given.append(os.path.abspath(os.fsdecode(folder or ".")))
+        inside = os.path.abspath(os.fsdecode(folder or "."))
+        words = [inside, *(word for text in given for word in SEPARATORS.split(text))]
         given += [text for name, text in known.items() if is_python or name not in OWN]
-        if any(self._checkout in text for text in given):
+        if any(self._checkout in text for text in given) or any(
+            self._is_inside(_ways(os.path.join(inside, word))[-1]) for word in words
+        ):
             self.give_up()
 
     def _reaches(self, variables: Mapping[str, str]) -> bool:

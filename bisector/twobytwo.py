@@ -11,7 +11,7 @@
     both          all four move it                 combination   one of a pair moves it, and its twin does not
     neither       none does                        unstable      a cell does not repeat itself
 
-A cell that cannot be set up takes its two arrows with it; the others decide. Where an axis has none left, what the
+Where no arrow does, but d has left a, each moves it by a part, which is a combination too. A cell that cannot be set up takes its two arrows with it; the others decide. Where an axis has none left, what the
 other does is said, and nothing of it.
 """
 
@@ -55,6 +55,9 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.code} code in the {self.environment} environment"
 
+
+TOGETHER = "code and environment moved it together, each by less than the tolerance"
+CANCELLED = "old and new agree all the same, since what moved it was made up for"
 
 CELLS = tuple(Cell(code, environment) for environment in Side for code in Side)
 
@@ -105,6 +108,13 @@ def decide(results: Results, tolerances: Tolerances) -> Finding:
     refused = [f"{c}: {skip_reason([r[0]])}" for c, r in results.items() if c not in known]
     cause = _cause(effects)
     words = _words(cause, effects)
+    old, new = (known.get(Cell(side, side)) for side in Side)
+    if old and new:
+        is_moved = _differ(new, old, tolerances) is not None
+        if cause is Cause.NEITHER and is_moved:
+            cause, words = Cause.COMBINATION, TOGETHER
+        elif cause not in (Cause.NEITHER, Cause.UNKNOWN) and not is_moved:
+            words = f"{words}; {CANCELLED}"
     if refused:
         words = "; ".join([words, *(f"not run: {each}" for each in refused)])
     return Finding(cause, words, effects)

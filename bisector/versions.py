@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from bisector.errors import BisectorError
@@ -28,12 +29,16 @@ def between(releases: Sequence[Release], old: str, new: str, *, python: str) -> 
     Pre-releases in between count only when an end is one. Left out, unless they are ends: what was
     yanked, and what asks for another Python than `python` (a full version).
     """
-    first, last = _read(old), _read(new)
+    first, last = read_version(old), read_version(new)
+    if first == last:
+        raise BisectorError(
+            "Both ends are the same release, so there is nothing to hunt.", "Give two releases."
+        )
     if first > last:
         raise BisectorError(
             f"{old} is newer than {new}.", f"Give the older release first: {new} {old}."
         )
-    known = {_read(each.version): each for each in releases}
+    known = {read_version(each.version): each for each in releases}
     for end in (first, last):
         if end not in known:
             raise BisectorError(
@@ -58,14 +63,14 @@ def nearest(version: str, releases: Sequence[Release]) -> Nearest:
 
     Only final releases that were not yanked stand for another; a local build stands for its release.
     """
-    wanted = Version(_read(version).public)
-    known = sorted(_read(each.version) for each in releases)
+    wanted = Version(read_version(version).public)
+    known = sorted(read_version(each.version) for each in releases)
     if wanted in known:
         return Nearest(str(wanted), str(wanted), "")
     final = sorted(
         found
         for each in releases
-        if not each.is_yanked and not (found := _read(each.version)).is_prerelease
+        if not each.is_yanked and not (found := read_version(each.version)).is_prerelease
     )
     before = str(max(older)) if (older := [each for each in final if each < wanted]) else ""
     after = str(min(newer)) if (newer := [each for each in final if each > wanted]) else ""
@@ -87,10 +92,21 @@ def _runs_on(release: Release, python: str) -> bool:
         return True
 
 
-def _read(text: str) -> Version:
+def read_version(text: str) -> Version:
+    """Return what a person wrote as a version; BisectorError where it is none."""
     try:
         return Version(text)
     except InvalidVersion:
         raise BisectorError(
             f"{text!r} is no version.", "Write it as the index does, such as 5.7.0."
+        ) from None
+
+
+def package_name(text: str) -> str:
+    """Return the one spelling of a package's name; BisectorError where it is none."""
+    try:
+        return str(canonicalize_name(text, validate=True))
+    except InvalidName:
+        raise BisectorError(
+            f"{text!r} is no name of a package.", "Write it as `pip list` does."
         ) from None

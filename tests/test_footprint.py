@@ -447,6 +447,14 @@ ROUNDABOUT: dict[str, tuple[str, Change]] = {
         "subprocess.run(['sh', '-c', 'cat $PLACE/a.txt'], env={**os.environ, 'PLACE': here + '/parts'})",
         {"parts/a.txt": "x"},
     ),
+    "a child that is given a way from where it starts": (
+        "subprocess.run(['sh', '-c', 'cat ' + os.path.relpath(here) + '/parts/a.txt'])",
+        {"parts/a.txt": "x"},
+    ),
+    "a child that is given a link from outside": (
+        "os.symlink(here + '/parts/a.txt', 'way'); subprocess.run(['cat', 'way'])",
+        {"parts/a.txt": "x"},
+    ),
     "distributions": (
         "import importlib.metadata as m; list(m.distributions(path=[here + '/data']))",
         {"data/x-1.dist-info/METADATA": "Name: x\nVersion: 1\n"},

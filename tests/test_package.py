@@ -115,6 +115,38 @@ def test_two_versions_in_the_wrong_order_and_an_index_out_of_reach(place: Place)
     assert_two_sentences(away, 4, "index cannot be reached")
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--package", "trl", "1.0", "1.2"), "each commit brings its own"),
+        (("--package", "Bisector", "1.0", "1.2"), "each commit brings its own"),
+        (("--package", "alpha", "1.0", "v1.00"), "same release"),
+        (("--package", "-r x", "1.0", "1.2"), "no name of a package"),
+        (("--package", "alpha", "1.0", "1.2", "--skip", "1.7"), "not between"),
+    ],
+)
+def test_ranges_of_releases_that_are_none(place: Place, args: tuple[str, ...], words: str) -> None:
+    for version in ("1.1", "1.2"):
+        release(place.folder, "alpha", version)
+    assert_two_sentences(place.run("hunt", *args, code=1), 1, words)
+
+
+def test_names_and_versions_are_read_however_they_are_written(place: Place) -> None:
+    for version in ("1.1", "1.2", "1.3"):
+        release(place.folder, "alpha", version, 0.5 if version == "1.3" else 0.0)
+    entry = place.hunt("--package", "ALPHA", "v1.00", "1.3", "--skip", "1.1.0")
+    assert (entry["culprit"]["package"], entry["culprit"]["version"]) == ("alpha", "1.3")
+    assert [probe["sha"] for probe in entry["probes"] if probe["sha"] == "1.1"] == []
+
+
+def test_a_local_build_never_stands_for_the_release(place: Place) -> None:
+    release(place.folder, "alpha", "1.1")
+    for version in ("1.1+local", "1.2"):
+        release(place.folder, "alpha", version, 0.5)
+    entry = place.hunt("--package", "alpha", "1.0", "1.2")
+    assert (entry["culprit"]["version"], entry["culprit"]["parent"]) == ("1.1+local", "1.1")
+
+
 def record(place: Place, name: str, **versions: str) -> Path:
     path = place.folder / f"{name}.json"
     path.write_text(json.dumps({"python": "3.11.7", "packages": versions}))
@@ -133,6 +165,37 @@ def test_the_packages_that_moved_it_and_their_releases(place: Place) -> None:
     assert (first["culprit"]["package"], first["culprit"]["version"]) == ("beta", "1.2")
     assert rest[-1]["axis"] == "package"
     assert (rest[-1]["culprit"]["version"], rest[-1]["culprit"]["parent"]) == ("1.2", "1.1")
+
+
+def test_a_package_that_goes_back_is_searched_forwards(place: Place) -> None:
+    for version in ("1.1", "1.2"):
+        release(place.folder, "alpha", version, 0.5)
+    old = record(place, "old", alpha="1.2", beta="1.0")
+    new = record(place, "new", alpha="1.0", beta="1.0")
+    done = place.run("hunt", "--environment", old, new, "--json", code=0)
+    first, last = json.loads(done.stdout)["hunts"]
+    assert (first["culprit"]["package"], first["culprit"]["version"]) == ("alpha", "1.0")
+    assert (last["good"], last["bad"]) == ("1.0", "1.2")
+    assert (last["culprit"]["version"], last["culprit"]["parent"]) == ("1.1", "1.0")
+
+
+def test_what_was_found_stands_where_its_releases_cannot_be_searched(place: Place) -> None:
+    python = make_base(place.folder / "apart", place.folder / "index", "alpha==1.0", "beta==1.0")
+    release(place.folder, "alpha", "1.2", 0.5)
+    (place.folder / "index" / "alpha" / "index.html").write_text(
+        (place.folder / "index" / "alpha" / "index.html")
+        .read_text()
+        .replace("alpha-1.0-", "gone-1.0-")
+    )
+    place = Place(place.folder, python, place.shas)
+    old = record(place, "old", alpha="1.0", beta="1.0")
+    new = record(place, "new", alpha="1.2", beta="1.0")
+    done = place.run("hunt", "--environment", old, new, "--json", code=0)
+    document = json.loads(done.stdout)
+    assert document["hunts"][0]["culprit"]["package"] == "alpha"
+    assert any(
+        "releases of alpha were not searched: 1.0 is no release" in n for n in document["notes"]
+    )
 
 
 def test_packages_that_move_it_only_together_are_both_found(place: Place) -> None:

@@ -224,6 +224,35 @@ def test_a_confirmation_on_the_wrong_side_accuses_nobody() -> None:
     assert "run again good" in conclusion.reason
 
 
+def test_a_probe_that_strays_is_a_contradiction_and_tells_no_change_that_was_undone() -> None:
+    calls: list[int] = []
+
+    def stray() -> float:
+        calls.append(1)
+        return 1.0 if len(calls) == 1 else 0.0
+
+    for place in range(1, 12):
+        calls.clear()
+        history: list[Behaviour] = [0.0] * 12 + [1.0]
+        history[place] = stray
+        conclusion, runs = pursue(history)
+        assert culprit(conclusion) in (12, None)
+        assert not conclusion.transient
+        assert not conclusion.others
+        if len([run for run in runs if int(run.sha) == place]) > 1:
+            assert conclusion.outcome is Outcome.CONTRADICTION
+
+
+@pytest.mark.parametrize("undone", [7, 8, 9, 10, 11])
+@pytest.mark.parametrize("crash", ["", "X"])
+def test_a_change_that_a_later_run_shows_undone_is_no_culprit(undone: int, crash: str) -> None:
+    history: list[Behaviour] = [0.0] * 5 + [crash or 1.0] * 2 + [0.0] * 5 + [crash or 1.0] * 4
+    made = [Run("r0", "h", f"{undone:040d}", Role.SEARCH, training(0.0), 0, "e")]
+    conclusion, _ = pursue(history, runs=made)
+    assert (conclusion.outcome, culprit(conclusion)) == (Outcome.CULPRIT, 12)
+    assert set(numbers(conclusion.transient)) <= {5}
+
+
 def test_noise_asks_for_two_more_runs_of_each_end_and_sets_the_least_limit() -> None:
     rng = random.Random(3)
 

@@ -49,3 +49,26 @@ def test_nothing_is_said_of_an_axis_that_could_not_be_run(
     assert found.cause is cause
     assert found.reason.startswith(words)
     assert "no such version" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("losses", "cause", "words"),
+    [
+        ((1.0, 1.0007, 1.0007, 1.0014), Cause.COMBINATION, "each by less than the tolerance"),
+        ((1.0, 1.0004, 1.0004, 1.0008), Cause.NEITHER, "neither"),
+        ((1.0, 1.5, 0.5, 1.0), Cause.BOTH, "old and new agree all the same"),
+        ((1.0, 1.5, 1.0, 1.0), Cause.COMBINATION, "old and new agree all the same"),
+    ],
+)
+def test_the_new_code_in_the_new_environment_is_held_against_the_old_in_the_old(
+    losses: tuple[float, ...], cause: Cause, words: str
+) -> None:
+    def swinging(loss: float) -> RunResult:
+        signs = (1, -1, 1, -1, 0)  # no drift
+        steps = (Step(n, 1 + sign * (loss - 1), 1.0) for n, sign in enumerate(signs, 1))
+        return RunResult(Status.COMPLETED, tuple(steps))
+
+    results = {cell: [swinging(loss)] for cell, loss in zip(CELLS, losses, strict=True)}
+    found = decide(results, LIMITS)
+    assert found.cause is cause
+    assert words in found.reason

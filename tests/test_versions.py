@@ -33,7 +33,6 @@ def test_the_given_order_is_of_no_weight() -> None:
         ("1.0", "1.1", "3.11.7", ["1.0", "1.1"]),
         ("1.0", "1.2", "3.11.7", ["1.0", "1.2"]),
         ("1.0", "1.9", "3.12.0", ["1.0", "1.2", "1.9"]),
-        ("1.9", "1.9", "3.11.7", ["1.9"]),
     ],
 )
 def test_previews_yanked_and_unfit_releases_count_only_as_ends(
