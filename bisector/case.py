@@ -232,10 +232,22 @@ def read_ends(case: Case) -> Ends | Crash | Conclusion | None:
         return conclude.environment(good, bad, names)
     if isinstance(bad, Crash):
         return bad
-    noise = measure_noise(good, bad)
+    noise = measure_noise(good, bad, *_repeats(case))
     if any(noise.values()) and min(len(good), len(bad)) < END_RUNS + NOISE_RUNS:
         return None
     return Ends(good[0], bad[0], noise)
+
+
+def _repeats(case: Case) -> list[list[Trajectory]]:
+    """Return the runs of each commit, as far as the shortest of them went: ends that gave the same twice do not show
+    that runs repeat, where those of another commit do not. None where everything is tested, which weighs no runs."""
+    if case.hunt.probe_all:
+        return []
+    found: dict[str, list[Trajectory]] = {}
+    for run in case.runs:
+        if run.role is not Role.REVERT and run.result.has_trained:
+            found.setdefault(run.sha, []).append(run.result.trajectory)
+    return [[each[: min(map(len, its))] for each in its] for its in found.values()]
 
 
 def read_one_end(case: Case, sha: str) -> list[Trajectory] | Crash | RunResult | Unstable | None:

@@ -159,7 +159,7 @@ def _confirmed_section(found: Report) -> list[str]:
     if found.conclusion.confirmed:
         text = "Culprit and parent ran twice more, fresh, and each was on its own side every time:"
     else:
-        text = "Fresh runs that were to confirm it:"
+        text = "Fresh runs of what moved, and of the place before it:"
     return ["### How it was confirmed", text, _runs_table(found, fresh)]
 
 

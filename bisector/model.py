@@ -385,10 +385,9 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A version of a package in the index. `requires_python` is a specifier; empty where none is known."""
+    """A version of a package in the index."""
 
     version: str
     uploaded: datetime | None = None
     is_yanked: bool = False
-    requires_python: str = ""
     is_pure: bool = False  # it has a wheel that needs no compiler

@@ -82,9 +82,9 @@ def _releases(session: Session, asked: Asked) -> Range:
             f"No release of {name} is installed in a hunt: each commit brings its own.",
             f"Hunt {name}'s commits: leave --package away.",
         )
-    python = session.described["python"]
-    versions = tuple(between(list_releases(name), asked.good, asked.bad, python=python))
-    skip = tuple(str(read_version(each)) for each in asked.skip)
+    versions = tuple(between(list_releases(name), asked.good, asked.bad))
+    known = {read_version(version): version for version in versions}
+    skip = tuple(known.get(read_version(each), each) for each in asked.skip)
     return Range(
         versions,
         _inside(skip, versions),

@@ -22,6 +22,7 @@ from bisector.errors import BisectorError, InfraError
 from bisector.model import Release
 
 PYPI = "https://pypi.org/simple"
+OFFLINE = "The package index cannot be reached: UV_OFFLINE is set."
 TIMEOUT = 30.0  # seconds for one page; the largest is a few MB
 REMEDY = (
     "Connect this machine, or set UV_DEFAULT_INDEX or UV_FIND_LINKS to an index that it reaches; "
@@ -48,16 +49,32 @@ def find_releases(name: str) -> list[Release]:
     """
     name = canonicalize_name(name)
     found = [each for place in _find_links() for each in _read_links(place, name)]
-    indexes = _indexes()
-    if os.environ.get("UV_OFFLINE", "").lower() in {"1", "true"}:
-        indexes = [index for index in indexes if _folder_of(index)]
-        if not (indexes or found):
-            raise InfraError("The package index cannot be reached: UV_OFFLINE is set.", REMEDY)
+    indexes = [index for index in _indexes() if _folder_of(index) or not _is_offline()]
+    if not (indexes or found):
+        raise InfraError(OFFLINE, REMEDY)
     for index in indexes:
         if page := _read_index(index, name):
             found += page
             break
     return _group(found)
+
+
+def check_reachable() -> None:
+    """Raise InfraError where an index cannot be asked, as far as that is known without asking it."""
+    for place in (*_indexes(), *_find_links()):
+        folder = _folder_of(place)
+        if folder and not folder.is_dir():
+            raise InfraError(_no_folder(place), REMEDY)
+        if folder is None and _is_offline():
+            raise InfraError(OFFLINE, REMEDY)
+
+
+def _is_offline() -> bool:
+    return os.environ.get("UV_OFFLINE", "").lower() in {"1", "true"}
+
+
+def _no_folder(place: str) -> str:
+    return f"The package index cannot be reached: {place} is no folder."
 
 
 def _indexes() -> list[str]:
@@ -84,7 +101,7 @@ def _read_index(index: str, name: str) -> Sequence[DistributionPackage]:
     """Return the files that an index has of a package; none where it does not know it."""
     if folder := _folder_of(index):
         if not folder.is_dir():
-            raise InfraError(f"The package index cannot be reached: {index} is no folder.", REMEDY)
+            raise InfraError(_no_folder(index), REMEDY)
         with suppress(FileNotFoundError):
             page = ProjectPage.from_html(name, (folder / name / "index.html").read_bytes())
             return list(page.packages)
@@ -112,7 +129,7 @@ def _read_links(place: str, name: str) -> Iterator[DistributionPackage]:
         yield from (each for each in found if canonicalize_name(each.project or "") == name)
         return
     if not folder.is_dir():
-        raise InfraError(f"The package index cannot be reached: {place} is no folder.", REMEDY)
+        raise InfraError(_no_folder(place), REMEDY)
     for path in sorted(folder.iterdir()):
         file = {"filename": path.name, "url": path.as_uri(), "hashes": {}}
         each = DistributionPackage.from_json_data(file, project_hint=name)
@@ -136,11 +153,9 @@ def _group(files: Sequence[DistributionPackage]) -> list[Release]:
 
 
 def _release(version: Version, files: Sequence[DistributionPackage]) -> Release:
-    offered = [each for each in files if not each.is_yanked] or files
     return Release(
         version=str(version),
         uploaded=min((each.upload_time for each in files if each.upload_time), default=None),
         is_yanked=all(each.is_yanked for each in files),
-        requires_python=offered[0].requires_python or "",
         is_pure=any(each.filename.endswith("-none-any.whl") for each in files),
     )

@@ -179,6 +179,8 @@ def lines(report: Report) -> list[tuple[str, str]]:
         if report.hunt.fixed:
             newest = short(report.hunt.newest)
             text = f"every {noun(report.hunt)} tested from it on, up to {newest}, is as {newest} is"
+            if conclusion.transient:
+                text += ", but for what moved and was undone"
             found.append(("since", text))
     if conclusion.compared_steps and horizon(report.hunt, report.runs) == conclusion.compared_steps:
         steps = count(conclusion.compared_steps, "step")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from bisector.envs import Built, Environments, Refused
 from bisector.model import Config, Environment
+from bisector.releases import check_reachable
 from bisector.session import Session
 
 
@@ -32,7 +33,9 @@ class Sites:
         self._environments: Environments | None = None
 
     def ask(self, pins: Mapping[str, str], config: Config) -> Stand | Refused | None:
-        """Return the interpreter with those versions, or why there is none; None: it is being built."""
+        """Return the interpreter with those versions, or why there is none; None: it is being built.
+
+        Raises InfraError where an index cannot be reached."""
         session = self._session
         if not pins:
             return Stand(session.python, session.environment_of(config))
@@ -40,6 +43,8 @@ class Sites:
             packages = session.described["packages"]
             self._environments = Environments(session.state, session.python, packages)
         built = self._environments.ask(pins)
+        if isinstance(built, Refused):
+            check_reachable()  # else it says nothing of the versions
         if not isinstance(built, Built):
             return built
         python = str(built.python)

@@ -2,7 +2,7 @@
 
 from bisector import report
 from bisector.markup import code, escape
-from bisector.model import Axis, Outcome, Status
+from bisector.model import Outcome, Status
 from bisector.report import Report
 from bisector.stopping import whole_steps
 
@@ -13,16 +13,13 @@ def unchecked(found: Report) -> list[str]:
     texts = [*_unchecked_steps(found), *_unchecked_commits(found)]
     if conclusion.outcome in (Outcome.INFRA, Outcome.INTERRUPTED, Outcome.BUDGET):
         texts.insert(0, "The hunt did not come to its end; nothing is concluded.")
-    if not conclusion.confirmed:
+    has_confirmed = conclusion.confirmed or (hunt.probe_all and bool(conclusion.transient))
+    if not has_confirmed:
         texts.append("No commit was confirmed by fresh runs, so none is accused.")
-    elif not conclusion.explained:
+    elif conclusion.confirmed and not conclusion.explained:
         texts.append("Something else moves the bad end too; it is not wholly explained.")
-    if conclusion.transient:
+    if conclusion.transient and not hunt.probe_all:
         texts.append("What was undone again was not run twice.")
-    if conclusion.others:
-        texts.append(
-            "What is named under `also` was found by the search, and not confirmed by fresh runs."
-        )
     if conclusion.crash is None and not hunt.exact:
         limits = ", ".join(f"{escape(m)} {limit:g}" for m, limit in config.tolerances.step.items())
         texts.append(
@@ -33,7 +30,8 @@ def unchecked(found: Report) -> list[str]:
         "and grad\\_norm."
     )
     texts.append("Other environments and devices than the one above.")
-    if conclusion.culprit and hunt.axis is Axis.COMMIT and not conclusion.reverted:
+    culprit = conclusion.culprit
+    if culprit and hunt.may_revert and culprit.sha != hunt.bad and not conclusion.reverted:
         texts.append("Whether reverting it at the bad end restores the trajectory.")
     return texts
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -23,11 +22,11 @@ class Nearest:
     sentence: str
 
 
-def between(releases: Sequence[Release], old: str, new: str, *, python: str) -> list[str]:
+def between(releases: Sequence[Release], old: str, new: str) -> list[str]:
     """Return the versions from `old` to `new`, both included, oldest first.
 
-    Pre-releases in between count only when an end is one. Left out, unless they are ends: what was
-    yanked, and what asks for another Python than `python` (a full version).
+    Pre-releases in between count only when an end is one. What was yanked counts, and so does what cannot be
+    installed here: either may have moved what the releases after it show.
     """
     first, last = read_version(old), read_version(new)
     if first == last:
@@ -49,12 +48,7 @@ def between(releases: Sequence[Release], old: str, new: str, *, python: str) -> 
         each.version
         for version, each in sorted(known.items(), key=lambda item: item[0])
         if version in (first, last)
-        or (
-            first < version < last
-            and (has_previews or not version.is_prerelease)
-            and not each.is_yanked
-            and _runs_on(each, python)
-        )
+        or (first < version < last and (has_previews or not version.is_prerelease))
     ]
 
 
@@ -83,13 +77,6 @@ def nearest(version: str, releases: Sequence[Release]) -> Nearest:
 def _advise(found: Nearest) -> str:
     around = " or ".join(each for each in (found.before, found.after) if each)
     return f"The nearest releases: {around}." if around else "The package has no release."
-
-
-def _runs_on(release: Release, python: str) -> bool:
-    try:
-        return SpecifierSet(release.requires_python).contains(python, prereleases=True)
-    except InvalidSpecifier:
-        return True
 
 
 def read_version(text: str) -> Version:

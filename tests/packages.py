@@ -83,6 +83,13 @@ def run(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 
+def yank(index: Path, name: str, version: str) -> None:
+    """Mark a wheel in the index's page as yanked."""
+    page = index / name / "index.html"
+    link = f'<a href="{name}-{version}-'
+    page.write_text(page.read_text().replace(link, link.replace("<a", '<a data-yanked=""')))
+
+
 def _list(path: Path, python: str) -> Path:
     with (path.parent / "index.html").open("a") as page:
         asks = f' data-requires-python="{python.replace(">", "&gt;")}"' if python else ""

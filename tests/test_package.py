@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from driving import assert_two_sentences, bisector, only_hunt
-from packages import make_base, write_wheel
+from packages import make_base, write_wheel, yank
 from synthetic import make_repository
 
 READ = "import alpha, beta; plan['loss'] = alpha.LOSS + beta.LOSS + alpha.BOTH * beta.BOTH"
@@ -136,7 +136,31 @@ def test_names_and_versions_are_read_however_they_are_written(place: Place) -> N
         release(place.folder, "alpha", version, 0.5 if version == "1.3" else 0.0)
     entry = place.hunt("--package", "ALPHA", "v1.00", "1.3", "--skip", "1.1.0")
     assert (entry["culprit"]["package"], entry["culprit"]["version"]) == ("alpha", "1.3")
-    assert [probe["sha"] for probe in entry["probes"] if probe["sha"] == "1.1"] == []
+    assert "1.1" not in {probe["version"] for probe in entry["probes"]}
+
+
+def test_a_release_that_was_yanked_is_named_all_the_same(place: Place) -> None:
+    for version in ("1.1", "1.2", "1.3"):
+        release(place.folder, "alpha", version, 0.0 if version == "1.1" else 0.5)
+    for version in ("1.1", "1.2"):
+        yank(place.folder / "index", "alpha", version)
+    entry = place.hunt("--package", "alpha", "1.0", "1.3")
+    assert (entry["culprit"]["version"], entry["culprit"]["parent"]) == ("1.2", "1.1")
+
+
+@pytest.mark.parametrize("index", ["", "file:///no/such/folder"])
+def test_an_index_out_of_reach_is_no_answer_of_environments(place: Place, index: str) -> None:
+    release(place.folder, "alpha", "1.1", 0.5)
+    old, new = record(place, "old", alpha="1.0"), record(place, "new", alpha="1.1")
+    away = {"UV_DEFAULT_INDEX": index, "UV_OFFLINE": "" if index else "1"}
+    for command in (
+        ("hunt", "--environment", old, new),
+        ("why", new, "--old", "HEAD~1", "--config", "toy"),
+    ):
+        done = place.run(*command, code=4, **away)
+        assert "index cannot be reached" in done.stdout + done.stderr
+    entry = json.loads(place.run("hunt", "--environment", old, new, "--json", code=0).stdout)
+    assert entry["hunts"][0]["culprit"]["version"] == "1.1"
 
 
 def test_a_local_build_never_stands_for_the_release(place: Place) -> None:
@@ -182,11 +206,8 @@ def test_a_package_that_goes_back_is_searched_forwards(place: Place) -> None:
 def test_what_was_found_stands_where_its_releases_cannot_be_searched(place: Place) -> None:
     python = make_base(place.folder / "apart", place.folder / "index", "alpha==1.0", "beta==1.0")
     release(place.folder, "alpha", "1.2", 0.5)
-    (place.folder / "index" / "alpha" / "index.html").write_text(
-        (place.folder / "index" / "alpha" / "index.html")
-        .read_text()
-        .replace("alpha-1.0-", "gone-1.0-")
-    )
+    page = place.folder / "index" / "alpha" / "index.html"
+    page.write_text("".join(x for x in page.read_text().splitlines(True) if "alpha-1.0-" not in x))
     place = Place(place.folder, python, place.shas)
     old = record(place, "old", alpha="1.0", beta="1.0")
     new = record(place, "new", alpha="1.2", beta="1.0")
