@@ -15,6 +15,7 @@ from bisector.judge import (
     UnclearError,
     Unstable,
     end_results,
+    furthest,
     make_class_rule,
     make_rule,
     measure_noise,
@@ -159,7 +160,7 @@ def _look_at_noisy(
     repeats = [end_results(case.runs, sha, case.hunt) for sha in (case.hunt.good, case.hunt.bad)]
     repeats = [[r for r in runs if r.has_trained] for runs in repeats]
     if rule is None:
-        typical = noisy.typical_ends(*([r.trajectory for r in runs] for runs in repeats))
+        typical = noisy.typical_ends(*(furthest([r.trajectory for r in runs]) for runs in repeats))
         rule = _rule(case, typical, prefix_length(case.hunt.config) if steps else 0)
         ends = replace(typical, noise=ends.noise) if rule else ends
     if rule is None:
@@ -232,22 +233,11 @@ def read_ends(case: Case) -> Ends | Crash | Conclusion | None:
         return conclude.environment(good, bad, names)
     if isinstance(bad, Crash):
         return bad
-    noise = measure_noise(good, bad, *_repeats(case))
+    noise = measure_noise(case.hunt, case.runs)
+    good, bad = furthest(good), furthest(bad)
     if any(noise.values()) and min(len(good), len(bad)) < END_RUNS + NOISE_RUNS:
         return None
     return Ends(good[0], bad[0], noise)
-
-
-def _repeats(case: Case) -> list[list[Trajectory]]:
-    """Return the runs of each commit, as far as the shortest of them went: ends that gave the same twice do not show
-    that runs repeat, where those of another commit do not. None where everything is tested, which weighs no runs."""
-    if case.hunt.probe_all:
-        return []
-    found: dict[str, list[Trajectory]] = {}
-    for run in case.runs:
-        if run.role is not Role.REVERT and run.result.has_trained:
-            found.setdefault(run.sha, []).append(run.result.trajectory)
-    return [[each[: min(map(len, its))] for each in its] for its in found.values()]
 
 
 def read_one_end(case: Case, sha: str) -> list[Trajectory] | Crash | RunResult | Unstable | None:

@@ -108,7 +108,7 @@ def hunt(
     )
     options = HuntOptions(exact, thorough, max_runs, again, fixed, probe_all)
     asked = Asked(good, bad, tuple(skip or ()), package, at, source)
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
     with TerminalProgress(is_verbose=verbose) as progress:
 
         def expect(cases: list["Case"]) -> None:
@@ -117,7 +117,7 @@ def hunt(
         if source:
             from bisector.sourcing import hunt_source
 
-            reports = hunt_source(session, asked, options, progress, expect)
+            reports, notes = hunt_source(session, asked, options, progress, expect)
         elif environment:
             from bisector.dissecting import dissect_files
 

@@ -13,6 +13,7 @@ from bisector.judge import (
     Ends,
     Rule,
     UnclearError,
+    as_far,
     end_deviations,
     judge,
     skip_reason,
@@ -175,10 +176,7 @@ class Evidence:
     def _do_same(self, one: RunResult, two: RunResult) -> bool:
         if self.rule.crash:
             return one.has_trained is two.has_trained
-        steps = min(len(one.trajectory), len(two.trajectory))
-        is_prefix = Status.STOPPED_EARLY in (one.status, two.status)
-        length = steps if is_prefix else None
-        return not self.rule.has_left(one.trajectory[:length], two.trajectory[:length])
+        return not self.rule.has_left(*as_far(one, two))
 
     def with_revert(self, answer: Conclusion, shown: RunResult) -> Conclusion:
         """Return the answer with what the bad end showed with the culprit reverted."""
@@ -324,8 +322,14 @@ class Evidence:
 
     def is_confirmed(self, found: Anchored) -> bool:
         """Whether both sides of a link have all their fresh runs."""
-        sides = (self.commits[found.link.parent], self.commits[found.link.child])
-        return not any(missing_confirmations(self.results(sha, Role.CONFIRM)) for sha in sides)
+        return not any(
+            missing_confirmations(self._fresh(p)) for p in (found.link.parent, found.link.child)
+        )
+
+    def _fresh(self, position: int) -> list[RunResult]:
+        results = self.results(self.commits[position], Role.CONFIRM)
+        steps = len(self.ends.good) if isinstance(self.ends, Ends) else 0
+        return confirming(results, position, self.chain, steps)
 
     def _refutation(self, found: Anchored) -> str:
         """Return the readings of the fresh runs if one was on the wrong side, else an empty text.
@@ -341,7 +345,7 @@ class Evidence:
             before, after = after, before
         sides = ((found.link.parent, before), (found.link.child, after))
         for position, side in sides:
-            fresh = self.results(self.commits[position], Role.CONFIRM)
+            fresh = self._fresh(position)
             verdicts = [
                 judge([result], found.anchor, self.rule)
                 or judge([result] * 2, found.anchor, self.rule)
@@ -413,6 +417,18 @@ def _side_by_side(
     """Return the trajectories to compare; as long as the first where that was stopped before the others."""
     steps = len(observed.trajectory) if observed.status is Status.STOPPED_EARLY else None
     return observed.trajectory, parent.trajectory[:steps], anchor[:steps]
+
+
+def confirming(
+    results: Sequence[RunResult], position: int, chain: Chain, steps: int
+) -> list[RunResult]:
+    """Return the fresh runs of a position that can confirm it: all of a culprit's; of a commit that is the parent of
+    a later change too, those that went as far as the ends, `steps`."""
+    if all(found.link.parent != position for found in (*chain.links, *chain.transient)):
+        return list(results)
+    return [
+        r for r in results if r.status is not Status.STOPPED_EARLY or len(r.trajectory) >= steps
+    ]
 
 
 def missing_confirmations(results: Sequence[RunResult]) -> int:

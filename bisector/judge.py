@@ -9,8 +9,9 @@ A bad end that hangs is a crash whose signature is the hang, so there a hang is 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from bisector.compare import deviations, has_drifted, is_within, largest_differences
 from bisector.model import (
@@ -247,12 +248,35 @@ def _places(crashes: Mapping[tuple[str, str], Crash]) -> str:
     return ", ".join(f"{c.type} in {c.place or 'no checkout frame'}" for c in crashes.values())
 
 
-def measure_noise(*repeats: Sequence[Trajectory]) -> dict[str, float]:
-    """Return each metric's largest difference between runs of one commit, over all given commits."""
+def measure_noise(hunt: Hunt, runs: Iterable[Run]) -> dict[str, float]:
+    """Return each metric's largest difference between runs of one commit that trained, as far as both went.
+
+    All commits count, since the runs of the ends may agree by chance; the ends alone where everything is tested,
+    which weighs no runs.
+    """
     noise = dict.fromkeys(METRICS, 0.0)
-    for trajectories in repeats:
-        for index, one in enumerate(trajectories):
-            for other in trajectories[index + 1 :]:
-                found = largest_differences(one, other)
-                noise = {metric: max(noise[metric], found[metric]) for metric in METRICS}
+    repeats: dict[str, list[RunResult]] = {}
+    for run in runs:
+        counts = (
+            run.role in (Role.END, Role.NOISE) if hunt.probe_all else run.role is not Role.REVERT
+        )
+        if counts and run.result.has_trained:
+            repeats.setdefault(run.sha, []).append(run.result)
+    for results in repeats.values():
+        for one, other in combinations(results, 2):
+            found = largest_differences(*as_far(one, other))
+            noise = {metric: max(noise[metric], found[metric]) for metric in METRICS}
     return noise
+
+
+def as_far(one: RunResult, other: RunResult) -> tuple[Trajectory, Trajectory]:
+    """Return what two runs showed; over the steps that both have where one was stopped before the other."""
+    shorter = min(one, other, key=lambda result: len(result.trajectory))
+    steps = len(shorter.trajectory) if shorter.status is Status.STOPPED_EARLY else None
+    return one.trajectory[:steps], other.trajectory[:steps]
+
+
+def furthest(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    """Return those that go on for as long as any does: a run that repeats an end is stopped before."""
+    most = max(map(len, trajectories), default=0)
+    return [each for each in trajectories if len(each) == most]

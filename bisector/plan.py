@@ -27,6 +27,7 @@ from bisector.chain import Anchored, Chain
 from bisector.judge import (
     Ends,
     Rule,
+    furthest,
     trusted,
 )
 from bisector.model import (
@@ -38,7 +39,9 @@ from bisector.model import (
 )
 from bisector.search import Probes
 from bisector.stopping import (
+    may_stop,
     parted_stop,
+    repeat_stop,
 )
 
 KEPT_FOR_CONFIRMATION = 2  # runs of a budget that the search may not use
@@ -132,7 +135,7 @@ def next_step(
         evidence, step = evidence.believing(step), noisy.as_chain(step, ends)
         return _check_by_revert(case, evidence, evidence.with_chain(step).conclude())
     assert step
-    wanted = _confirmations(case, step)
+    wanted = _confirmations(case, step, ends)
     evidence = evidence.with_chain(step)
     more = _afford(case, wanted, reserve=0, evidence=evidence) if wanted else []
     is_enough = isinstance(more, Conclusion) and evidence.is_culprit_confirmed
@@ -166,13 +169,15 @@ def runs_left(case: Case) -> int:
     revert = int(case.hunt.may_revert and not case.results(case.hunt.bad, Role.REVERT))
     confirm = 2 * conclude.CONFIRMATIONS + revert
     if ends is None:
-        return len(_end_runs(case)) + search.search_bound(len(case.commits) - 1) + confirm
+        return _ends_left(case) + search.search_bound(len(case.commits) - 1) + confirm
     if isinstance(step, Probes):
         left = step.left if case.hunt.probe_all else search.search_bound(step.left)
         return left + confirm
     if isinstance(step, Confirm):
         return step.parent + step.child + revert
-    return len(_confirmations(case, step)) + revert if isinstance(step, Chain) else 0
+    if isinstance(step, Chain) and isinstance(ends, Ends | Crash):
+        return len(_confirmations(case, step, ends)) + revert
+    return 0
 
 
 def places_left(case: Case) -> int | None:
@@ -187,8 +192,8 @@ def stop_after(
 ) -> int | None:
     """Return after how many of its steps so far a run in flight has shown enough; None: it goes on.
 
-    A probe stops at the step that proves that it has left good, or with the ends; all other runs stop with
-    the ends. `others` are the other end's runs in flight, where the ends are not known yet.
+    A probe stops at the step that proves that it has left good, or with the ends, and so does the second run that
+    confirms a culprit. The second run of an end stops where the ends part, and all others with the ends. `others` are the other end's runs in flight, where the ends are not known yet.
     """
     look = look_at(case)
     if look.horizon is None:
@@ -201,11 +206,25 @@ def stop_after(
             ]
         )
         stop = min((stop for stop in stops if stop is not None), default=None)
-    elif start.role is Role.SEARCH and look.rule and isinstance(look.step, Probes):
-        stop = _left_at(so_far[: look.horizon], look.step.anchor, look.rule) or look.horizon
+    elif start.role is Role.END:
+        stop = repeat_stop(look.horizon)
+    elif look.rule and (anchor := _anchor(case, start, look.step)):
+        stop = _left_at(so_far[: look.horizon], anchor, look.rule) or look.horizon
     else:
         stop = look.horizon
     return stop if stop is not None and len(so_far) >= stop else None
+
+
+def _anchor(case: Case, start: Start, step: Chain | noisy.Step | None) -> Trajectory | None:
+    """Return the trajectory which it is enough to see a run leave; None where all its steps are wanted."""
+    if start.role is Role.SEARCH and isinstance(step, Probes):
+        return step.anchor
+    if start.role is Role.CONFIRM and not start.is_cold and isinstance(step, Chain):
+        place = case.commits.index(start.sha)
+        if all(found.link.parent != place for found in step.links):
+            its = (f for f in step.links if f.link.child == place and not f.is_mend)
+            return next((found.anchor for found in its), None)
+    return None
 
 
 def is_other_end(start: Start, other: Start) -> bool:
@@ -247,6 +266,10 @@ def _end_runs(case: Case) -> list[Start]:
     wanted = []
     shas = (case.hunt.good, case.hunt.bad)
     made = {sha: len(case.results(sha, Role.END)) for sha in shas}
+    if may_stop(case.hunt) and not all(
+        made.values()
+    ):  # how far these go decides it for the second ones
+        return [Start(case.hunt.id, sha, Role.END) for sha in shas if not made[sha]]
     if recalled_ends(case, case.hunt.bad):
         made[case.hunt.bad] = END_RUNS
     for sha in shas:
@@ -260,18 +283,32 @@ def _end_runs(case: Case) -> list[Start]:
     return [
         Start(case.hunt.id, sha, Role.NOISE)
         for sha in shas
-        for _ in range(NOISE_RUNS - len(case.results(sha, Role.NOISE)))
+        for _ in range(_missing_noise(case, sha))
     ]
+
+
+def _ends_left(case: Case) -> int:
+    """Return how many runs of the ends are still to be made, as far as is known."""
+    made = [len(case.results(sha, Role.END)) for sha in (case.hunt.good, case.hunt.bad)]
+    return max(len(_end_runs(case)), sum(max(END_RUNS - each, 0) for each in made))
+
+
+def _missing_noise(case: Case, sha: str) -> int:
+    """Return how many more runs as long as any an end needs, where runs do not repeat."""
+    shown = read_one_end(case, sha)
+    return END_RUNS + NOISE_RUNS - len(furthest(shown)) if isinstance(shown, list) else NOISE_RUNS
 
 
 # The confirmation, and the budget
 
 
-def _confirmations(case: Case, chain: Chain) -> list[Start]:
+def _confirmations(case: Case, chain: Chain, ends: Ends | Crash) -> list[Start]:
     wanted = []
     links = (*chain.links, *(chain.transient if case.hunt.probe_all else ()))
-    for sha in confirmed_commits(case, links):
-        results = case.results(sha, Role.CONFIRM)
+    steps = len(ends.good) if isinstance(ends, Ends) else 0
+    for place in confirmed_places(links):
+        sha = case.commits[place]
+        results = conclude.confirming(case.results(sha, Role.CONFIRM), place, chain, steps)
         is_cold = not any(r.status is not Status.TIMED_OUT and not r.warm for r in results)
         for number in range(conclude.missing_confirmations(results)):
             wanted.append(Start(case.hunt.id, sha, Role.CONFIRM, is_cold and number == 0))
@@ -290,11 +327,10 @@ def _confirm_link(case: Case, step: Confirm) -> list[Start]:
     return wanted
 
 
-def confirmed_commits(case: Case, links: Sequence[Anchored]) -> list[str]:
-    """Return the commits to confirm: parent and child of each link that names one commit, once each."""
+def confirmed_places(links: Sequence[Anchored]) -> list[int]:
+    """Return the positions to confirm: parent and child of each link that names one commit, once each."""
     singles = [found.link for found in links if found.link.is_single]
-    positions = [position for link in singles for position in (link.parent, link.child)]
-    return [case.commits[position] for position in dict.fromkeys(positions)]
+    return list(dict.fromkeys(p for link in singles for p in (link.parent, link.child)))
 
 
 def _afford(

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 from bisector.compare import largest_differences
+from bisector.judge import as_far
 from bisector.model import METRICS, Environment, Run
 from bisector.series import plain
 
@@ -50,9 +51,7 @@ def _repeats(name: str, environment: Environment, commits: list[list[Run]]) -> R
 
 
 def _differ(one: Run, other: Run) -> dict[str, float]:
-    first, second = one.result.trajectory, other.result.trajectory
-    steps = min(len(first), len(second))
-    return largest_differences(first[:steps], second[:steps])
+    return largest_differences(*as_far(one.result, other.result))
 
 
 def to_json(found: Repeats) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bisector.judge import (
     Rule,
     UnclearError,
     end_results,
+    furthest,
     judge,
     make_class_rule,
     make_rule,
@@ -375,13 +376,13 @@ def _as_compared(report: Report) -> tuple[Run, ...]:
 def _rule(hunt: Hunt, runs: Sequence[Run]) -> tuple[Rule | None, Any]:
     good, bad = (read_end(end_results(runs, sha, hunt)) for sha in (hunt.good, hunt.bad))
     if isinstance(good, list) and isinstance(bad, Crash):
-        return Rule({}, crash=bad), good[0]
+        return Rule({}, crash=bad), furthest(good)[0]
     if isinstance(good, list) and isinstance(bad, list):
-        ends = Ends(good[0], bad[0], measure_noise(good, bad))
+        ends = Ends(furthest(good)[0], furthest(bad)[0], measure_noise(hunt, runs))
         is_short = horizon(hunt, runs) is not None
         length = prefix_length(hunt.config) if is_short else 0
         rule = make_rule(ends, hunt.config.tolerances, exact=hunt.exact, whole=length)
         if rule is None and hunt.probe_all:
             rule = make_class_rule(ends, hunt.config.tolerances, exact=hunt.exact)
-        return rule, good[0]
+        return rule, ends.good
     return None, ()

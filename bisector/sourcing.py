@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from bisector import hunting
 from bisector.case import Case
 from bisector.daemon import Progress
+from bisector.dissecting import begin
 from bisector.errors import BisectorError
 from bisector.ranges import Asked, AskedSource, resolve
 from bisector.releases import list_releases
@@ -19,9 +21,10 @@ def hunt_source(
     options: HuntOptions,
     progress: Progress,
     expect: Callable[[list[Case]], None],
-) -> list[Report]:
+) -> tuple[list[Report], list[str]]:
     """Return a report of the releases for each config, and behind each that names one a report of its commits,
-    which stand in the repository `asked.source`; of the commits alone where the ends are no releases."""
+    which stand in the repository `asked.source`, or a note of why they could not be searched; the commits alone
+    where the ends are no releases."""
     name = asked.package
     if not name:
         raise BisectorError(
@@ -40,13 +43,17 @@ def hunt_source(
 
     whole = commits(asked.good, asked.bad)
     if {asked.good, asked.bad}.isdisjoint(release.version for release in releases):
-        return hunting.hunt(session, whole, options, progress, expect)
+        return hunting.hunt(session, whole, options, progress, expect), []
     resolve(session, whole)  # before anything is spent
-    reports = []
+    reports: list[Report] = []
+    notes: list[str] = []
     for found in hunting.hunt(session, asked, options, progress, expect):
         reports.append(found)
         if culprit := found.conclusion.culprit:
             inside = Session(replace(session.options, configs=(found.hunt.config.name,)))
             within = commits(culprit.parent, culprit.sha)
-            reports += hunting.hunt(inside, within, options, progress, expect)
-    return reports
+            hunt = partial(hunting.hunt, inside, within, options, progress, expect)
+            made, lack = begin(f"the commits of {name} {culprit.sha}", hunt)
+            reports += made
+            notes += lack
+    return reports, notes

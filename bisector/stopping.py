@@ -1,7 +1,8 @@
 """Decides how far the runs of a hunt have to go; pure.
 
 Both ends stop `AFTER_PARTING` steps after they part, and every other run stops with them at the latest, so all
-comparisons are made over those steps. What is stored may be longer, where a run could not wait or ran alone:
+comparisons are made over those steps. The second run of an end stops where they part: that is enough to see an end
+that strays, and whether the steps after it repeat is shown by the two runs that confirm the culprit's parent. What is stored may be longer, where a run could not wait or ran alone:
 it is cut before anything is made of it, so that no answer depends on timing.
 
 A prefix is not always evidence. Where the ends do not part, where they part by less than their noise, or where a
@@ -38,15 +39,12 @@ def horizon(hunt: Hunt, runs: Sequence[Run]) -> int | None:
     """Return how many steps the runs of a hunt are compared over; None: whole runs."""
     if not may_stop(hunt):
         return None
-    good, bad = (_first_shown(sha, runs) for sha in (hunt.good, hunt.bad))
-    stop = parted_stop(hunt.config, good, bad) if good and bad else None
+    shown = [_first_shown(sha, runs) for sha in (hunt.good, hunt.bad)]
+    ends = [result for result in shown if result]
+    stop = parted_stop(hunt.config, *(r.trajectory for r in ends)) if len(ends) == 2 else None
     if stop is None:
         return None
-    stopped = [
-        len(run.result.trajectory)
-        for run in runs
-        if run.role in (Role.END, Role.NOISE) and run.result.status is Status.STOPPED_EARLY
-    ]
+    stopped = [len(r.trajectory) for r in ends if r.status is Status.STOPPED_EARLY]
     return min([stop, *stopped])
 
 
@@ -56,16 +54,21 @@ def parted_stop(config: Config, one: Trajectory, other: Trajectory) -> int | Non
     return None if parted is None else parted + AFTER_PARTING
 
 
+def repeat_stop(horizon: int) -> int:
+    """Return after how many steps the second run of an end stops."""
+    return max(horizon - AFTER_PARTING, 1)
+
+
 def are_ends_shown(hunt: Hunt, runs: Sequence[Run]) -> bool:
     """Whether each end has a run that did not crash."""
     return all(_first_shown(sha, runs) for sha in (hunt.good, hunt.bad))
 
 
-def _first_shown(sha: str, runs: Sequence[Run]) -> Trajectory | None:
+def _first_shown(sha: str, runs: Sequence[Run]) -> RunResult | None:
     is_end = (Role.END, Role.NOISE)
     return next(
         (
-            run.result.trajectory
+            run.result
             for run in runs
             if run.sha == sha and run.role in is_end and run.result.has_trained
         ),

@@ -1,7 +1,11 @@
+import math
+from dataclasses import replace
+
 import pytest
+from test_plan import CONFIG, ENVIRONMENT
 
 from bisector.judge import HANG, Ends, Rule, Unstable, judge, make_rule, measure_noise, read_end
-from bisector.model import Crash, RunResult, Status, Step, Tolerances, Verdict
+from bisector.model import Crash, Hunt, Role, Run, RunResult, Status, Step, Tolerances, Verdict
 
 LIMITS = {"loss": 0.1, "grad_norm": 0.1}
 GOOD = (Step(1, 1.0, 1.0),)
@@ -15,6 +19,7 @@ crashes_elsewhere = RunResult(Status.CRASHED, crash=Crash("KeyError", "trl/y.py:
 hangs = RunResult(Status.TIMED_OUT)
 refused = RunResult(Status.SETUP_FAILED, reason="asks for x")
 
+HUNT = Hunt("h", "r", "a", "b", 2, CONFIG, ENVIRONMENT)
 DEVIATES = Rule(LIMITS)
 CRASHES = Rule({}, crash=CRASH)
 HANGS = Rule({}, crash=HANG)
@@ -101,6 +106,20 @@ def test_an_end_is_read_from_two_runs_or_two_hangs() -> None:
     assert isinstance(read_end([hangs, completes, hangs]), Unstable)
 
 
-def test_noise_is_the_largest_difference_between_runs_of_one_commit() -> None:
-    assert measure_noise([GOOD, GOOD], [MOVED, MOVED]) == SILENT
-    assert measure_noise([GOOD, MOVED], [GOOD, GOOD]) == {"loss": 1.0, "grad_norm": 0.0}
+def test_noise_is_the_largest_difference_between_runs_of_one_commit_as_far_as_both_went() -> None:
+    def noise(*told: tuple[str, Role, RunResult], probe_all: bool = False) -> dict[str, float]:
+        runs = [Run(f"r{n}", "h", *each, n, "e") for n, each in enumerate(told)]
+        return measure_noise(replace(HUNT, probe_all=probe_all), runs)
+
+    strays = RunResult(Status.STOPPED_EARLY, MOVED)
+    longer = RunResult(Status.STOPPED_EARLY, (*GOOD, Step(2, 1.0, 1.0)))
+    shorter = RunResult(Status.COMPLETED, (*GOOD, Step(2, 1.0, 1.0)))
+    moved = {"loss": 1.0, "grad_norm": 0.0}
+    end, search, confirm = Role.END, Role.SEARCH, Role.CONFIRM
+    assert noise(("a", end, completes), ("a", end, completes), ("b", end, moves)) == SILENT
+    assert noise(("a", end, completes), ("a", end, moves)) == moved
+    assert noise(("c", search, longer), ("c", confirm, strays)) == moved
+    assert noise(("c", search, longer), ("c", confirm, strays), probe_all=True) == SILENT
+    assert noise(("a", end, longer), ("a", end, RunResult(Status.STOPPED_EARLY, GOOD))) == SILENT
+    assert noise(("a", end, shorter), ("a", end, completes))["loss"] == math.inf
+    assert noise(("b", end, moves), ("b", Role.REVERT, completes)) == SILENT

@@ -386,19 +386,27 @@ def test_the_ends_of_all_hunts_run_before_any_is_searched() -> None:
         for sha, size in ((commits[0], 0.0), (commits[-1], 1.0))
     )
     actions = next_actions([case("one", ends), case("two", ())], [])
-    assert [(a.hunt, a.role) for a in actions if isinstance(a, Start)] == [("two", Role.END)] * 4
+    assert [(a.hunt, a.role) for a in actions if isinstance(a, Start)] == [("two", Role.END)] * 2
 
 
 def test_runs_in_flight_are_not_started_again() -> None:
     commits = tuple(f"{n:040d}" for n in range(9))
     hunt = Hunt("h", "r", commits[0], commits[-1], 8, CONFIG, ENVIRONMENT)
-    first = next_actions([Case(hunt, commits, ())], [])
-    assert sorted(a.sha for a in first if isinstance(a, Start)) == [
-        *[commits[0]] * 2,
-        *[commits[8]] * 2,
-    ]
-    left = next_actions([Case(hunt, commits, ())], [a for a in first[:3] if isinstance(a, Start)])
-    assert len(left) == 1
+    for asked, times in ((hunt, 1), (replace(hunt, thorough=True), 2)):
+        case = Case(asked, commits, ())
+        first = [a for a in next_actions([case], []) if isinstance(a, Start)]
+        assert sorted(a.sha for a in first) == [*[commits[0]] * times, *[commits[8]] * times]
+        assert len(next_actions([case], first[:-1])) == 1
+
+
+def test_the_second_runs_of_the_ends_wait_until_it_is_known_where_the_ends_part() -> None:
+    commits = tuple(f"{n:040d}" for n in range(9))
+    hunt = Hunt("h", "r", commits[0], commits[-1], 8, CONFIG, ENVIRONMENT)
+    good = Run("r", "h", commits[0], Role.END, training(0.0), 0, "e")
+    case = Case(hunt, commits, (good,))
+    running = Start("h", commits[-1], Role.END)
+    assert next_actions([case], [running]) == []
+    assert runs_left(case) == expected_runs(8) - 1
 
 
 def test_a_commit_is_confirmed_twice_and_once_cold_whichever_ends_first() -> None:

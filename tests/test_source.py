@@ -154,6 +154,22 @@ def test_a_commit_that_cannot_be_built_is_skipped_in_the_words_of_its_builder(pl
     assert "no compiler for gears" in commits["suspects"][0]["reason"]
 
 
+def test_the_release_stands_where_its_commits_cannot_be_searched(place: Place) -> None:
+    source = place.source
+    source.commit("release", 0.0, version="1.0", tag="v1.0")
+    source.commit("release", 0.5, version="1.1")
+    source.commit("release", 0.5, version="1.2", tag="v1.2")
+    place.release("1.0", 0.0)
+    place.release("1.1", 0.5)
+    place.release("1.2", 0.5)
+    done = place.run("1.0", "1.2", "--json")
+    assert done.returncode == 0
+    document = json.loads(done.stdout)
+    (releases,) = document["hunts"]
+    assert releases["culprit"]["version"] == "1.1"
+    assert "has no tag of alpha 1.1" in document["notes"][0]
+
+
 def test_what_builds_a_commit_is_a_real_package_though_the_base_has_it_too(place: Place) -> None:
     for version in ("1.0", "1.1"):
         write_wheel(place.index, "gear", version)
