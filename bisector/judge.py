@@ -231,17 +231,22 @@ def end_results(runs: Sequence[Run], sha: str, hunt: Hunt) -> list[RunResult]:
 
 
 def trusted(hunt: Hunt, runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Return the runs that count: no recalled one where a fresh run of the good end gives something else."""
-    good = [r for r in runs if r.sha == hunt.good and r.role is Role.END]
-    stored = next((r.result.trajectory for r in good if r.is_recalled), None)
-    fresh = next((r.result for r in good if not r.is_recalled), None)
-    if stored is None or fresh is None:
-        return runs
-    steps = min(len(stored), len(fresh.trajectory))
-    differences = largest_differences(stored[:steps], fresh.trajectory[:steps])
-    if fresh.has_trained and steps and not any(differences.values()):
+    """Return the runs that count: no recalled one where a fresh run of an end gives something else."""
+    if all(_holds(sha, runs) for sha in (hunt.good, hunt.bad)):
         return runs
     return tuple(run for run in runs if not run.is_recalled)
+
+
+def _holds(end: str, runs: Sequence[Run]) -> bool:
+    """Whether a fresh run of an end gives what the recalled one did, or there are not both."""
+    its = [r for r in runs if r.sha == end and r.role is Role.END]
+    stored = next((r.result.trajectory for r in its if r.is_recalled), None)
+    fresh = next((r.result for r in its if not r.is_recalled), None)
+    if stored is None or fresh is None:
+        return True
+    steps = min(len(stored), len(fresh.trajectory))
+    differences = largest_differences(stored[:steps], fresh.trajectory[:steps])
+    return fresh.has_trained and steps > 0 and not any(differences.values())
 
 
 def _places(crashes: Mapping[tuple[str, str], Crash]) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from bisector.candidates import Candidates
 from bisector.case import Case, Start, may_recall
+from bisector.compare import largest_differences
 from bisector.errors import BisectorError
+from bisector.judge import as_far
 from bisector.model import Run, Status
 from bisector.session import Session
 from bisector.stopping import horizon, may_stop
@@ -30,7 +32,13 @@ class Memory:
         if not found:
             return None
         best = max(found, key=lambda run: len(run.result.trajectory))
+        if any(_differ(best, other) for other in found):
+            return None  # something changed that is not known of
         return self._session.store.recall(best, case.hunt.id, start.sha, start.role)
+
+
+def _differ(one: Run, other: Run) -> bool:
+    return any(largest_differences(*as_far(one.result, other.result)).values())
 
 
 def _is_enough(case: Case, start: Start, run: Run) -> bool:

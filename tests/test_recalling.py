@@ -100,3 +100,21 @@ def test_a_run_of_a_commit_that_gives_the_same_is_found_again(tmp_path: Path) ->
     fresh = [(shas[3], False), (shas[-1], False), (shas[-1], False)]
     assert sorted(ends) == sorted([(shas[3], True), *fresh]), "one run never stands for both ends"
     assert not by_role(entry, "search")
+
+
+def test_a_stored_bad_end_never_says_alone_that_nothing_moved(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("1.0")
+    reads: dict[str, Any] = {"code": f"plan['loss'] = float(open({str(outside)!r}).read())"}
+    shas = make_repository(tmp_path / "repo", [{"loss": 1.0}] * 3 + [reads] * 3)
+    first = hunt(tmp_path, shas[0], shas[-1], code=3)
+    assert first["outcome"] == "not_reproduced"
+    same = hunt(tmp_path, shas[0], shas[-1], "--thorough", code=3)
+    assert same["outcome"] == "not_reproduced"
+    assert [probe["reused"] for probe in by_role(same, "end") if probe["sha"] == shas[-1]] == [
+        True,
+        False,
+    ]
+    outside.write_text("1.5")
+    moved = hunt(tmp_path, shas[0], shas[-1], "--exact")
+    assert moved["culprit"]["sha"] == shas[3]
