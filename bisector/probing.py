@@ -17,6 +17,7 @@ from bisector.judge import skip_reason
 from bisector.model import Config, Deviation, Environment, Role, Run, Status, Trajectory, Verdict
 from bisector.references import Reference, load_reference, save_reference
 from bisector.session import Session
+from bisector.stopping import whole_steps
 
 # What must be equal for a recorded reference to say anything about a commit.
 COMPARABLE = ("gpu", "torch", "transformers", "accelerate")
@@ -71,6 +72,12 @@ def _baseline(session: Session, config: Config, environment: Environment, agains
                 f"{against} was recorded on {device}, and this machine has {environment.gpu}.",
                 "Compare with a commit instead (--against COMMIT), or look at two files with "
                 "`bisector compare`.",
+            )
+        last, steps = reference.trajectory[-1].step, whole_steps(config)
+        if steps and last != steps:
+            raise BisectorError(
+                f"{against} ends at step {last}, and {config.name} at step {steps}.",
+                "Record it again with this suite, or compare with a commit (--against COMMIT).",
             )
         return Baseline(against, reference.trajectory)
     if against:

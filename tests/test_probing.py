@@ -167,3 +167,17 @@ def test_git_bisect_run_stops_at_a_fault_of_our_own(place: Path, tmp_path: Path)
     done = bisect(place, *script)
     assert done.returncode != 0
     assert "is the first bad commit" not in done.stdout
+
+
+def test_a_reference_of_another_length_is_refused(tmp_path: Path) -> None:
+    make_repository(tmp_path / "repo", [{}] * 2)
+    suite = tmp_path / "toy.toml"
+    suite.write_text(suite.read_text() + "args = { max_steps = 5 }\n")
+    recorded = bisector(tmp_path, "record", "main", *TOY)
+    (path,) = map(Path, recorded.stdout.split())
+    written = json.loads(path.read_text())
+    assert bisector(tmp_path, "probe", "main", *TOY, "--against", path).returncode == 0
+    short = tmp_path / "short.json"
+    short.write_text(json.dumps({**written, "steps": written["steps"][:-1]}))
+    done = bisector(tmp_path, "probe", "main", *TOY, "--against", short)
+    assert_two_sentences(done, 129, "short.json ends at step 4", "toy at step 5")
