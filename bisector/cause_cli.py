@@ -100,7 +100,8 @@ def noise(
     if as_json:
         print_json({"schema": documents.SCHEMA, "noise": [repeats.to_json(each) for each in found]})
     elif not found:
-        print("no commit was run twice in one environment yet; a hunt runs its ends twice")
+        which = f" with {', '.join(config)}" if config else ""
+        print(f"no commit was run twice{which} in one environment yet; a hunt runs its ends twice")
     else:
         columns = ("config", "device", "environment", "commits", "runs", "runs of one commit")
         table = Table(*columns, box=None, padding=(0, 1, 0, 0))

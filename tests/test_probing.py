@@ -181,3 +181,24 @@ def test_a_reference_of_another_length_is_refused(tmp_path: Path) -> None:
     short.write_text(json.dumps({**written, "steps": written["steps"][:-1]}))
     done = bisector(tmp_path, "probe", "main", *TOY, "--against", short)
     assert_two_sentences(done, 129, "short.json ends at step 4", "toy at step 5")
+
+
+def test_no_commit_is_bad_against_a_stored_run_alone(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("1.0")
+    reads = {"code": f"plan['loss'] = float(open({str(outside)!r}).read())"}
+    make_repository(tmp_path / "repo", [reads, reads, {**reads, "norm": 9.0}])
+    against = (*TOY, "--against", "main~2")
+    assert bisector(tmp_path, "probe", "main~1", *against).returncode == 0
+    outside.write_text("1.5")
+    for commit, words in (("main~1", "run again as r"), ("main~2", "stored run r")):
+        done = bisector(tmp_path, "probe", commit, *against)
+        assert done.returncode == 0, done.stdout
+        assert words in done.stdout
+    assert bisector(tmp_path, "probe", "main", *against).returncode == 1
+
+
+def test_references_go_to_a_folder(place: Path) -> None:
+    done = bisector(place, "record", "main~12", *TOY, "--output", "toy.toml")
+    assert_two_sentences(done, 1, "toy.toml is a file")
+    assert done.stdout == ""
