@@ -195,7 +195,8 @@ def stop_after(
     """Return after how many of its steps so far a run in flight has shown enough; None: it goes on.
 
     A probe stops at the step that proves that it has left good, or with the ends, and so does the second run that
-    confirms a culprit. The second run of an end stops where the ends part, and all others with the ends. `others` are the other end's runs in flight, where the ends are not known yet.
+    confirms a culprit. The second run of an end stops where the ends part, and all others with the ends. `others`
+    are the other end's runs in flight, where the ends are not known yet.
     """
     look = look_at(case)
     if look.horizon is None:
@@ -268,9 +269,8 @@ def _end_runs(case: Case) -> list[Start]:
     wanted = []
     shas = (case.hunt.good, case.hunt.bad)
     made = {sha: len(case.results(sha, Role.END)) for sha in shas}
-    if may_stop(case.hunt) and not all(
-        made.values()
-    ):  # how far these go decides it for the second ones
+    is_first = not all(made.values())
+    if is_first and may_stop(case.hunt):  # how far these go decides it for the second ones
         return [Start(case.hunt.id, sha, Role.END) for sha in shas if not made[sha]]
     if recalled_ends(case, case.hunt.bad):
         made[case.hunt.bad] = END_RUNS

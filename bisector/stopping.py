@@ -2,8 +2,9 @@
 
 Both ends stop `AFTER_PARTING` steps after they part, and every other run stops with them at the latest, so all
 comparisons are made over those steps. The second run of an end stops where they part: that is enough to see an end
-that strays, and whether the steps after it repeat is shown by the two runs that confirm the culprit's parent. What is stored may be longer, where a run could not wait or ran alone:
-it is cut before anything is made of it, so that no answer depends on timing.
+that strays, and whether the steps after it repeat is shown by the two runs that confirm the culprit's parent.
+What is stored may be longer, where a run could not wait or ran alone: it is cut before anything is made of it, so
+that no answer depends on timing.
 
 A prefix is not always evidence. Where the ends do not part, where they part by less than their noise, or where a
 probe's prefix drifts so that the rest of the run would decide, prefixes are ignored and whole runs are asked for.
